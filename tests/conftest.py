@@ -1,0 +1,16 @@
+"""Fixtures that every test file may use."""
+
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The directory of real data files that lies beside the checkout."""
+    directory = REPOSITORY.parent / "shared" / "data"
+    if not directory.is_dir():
+        pytest.skip(f"no real data beside the checkout: {directory} does not exist")
+    return directory
