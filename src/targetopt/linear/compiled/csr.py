@@ -1,0 +1,133 @@
+"""CSR products; same functions as ``targetopt.linear.plain.csr``."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from targetopt.linear.compiled.jit import jit
+from targetopt.linear.plain import csr as plain
+
+Array = NDArray[np.float64]
+Index = NDArray[np.int64]
+Columns = NDArray[np.int32]
+
+
+@jit
+def matvec(indptr, indices, data, theta, out):
+    """out = Xθ."""
+    for i in range(out.size):
+        total = 0.0
+        for j in range(indptr[i], indptr[i + 1]):
+            total += data[j] * theta[indices[j]]
+        out[i] = total
+
+
+@jit
+def add_rmatvec(indptr, indices, data, u, out):
+    """out += Xᵀu."""
+    for i in range(indptr.size - 1):
+        scale = u[i]
+        for j in range(indptr[i], indptr[i + 1]):
+            out[indices[j]] += scale * data[j]
+
+
+@jit
+def by_column(indptr, indices, data, columns):
+    """The same matrix column by column: ``starts, rows, values``, rows ascending in each column."""
+    starts = np.zeros(columns + 1, np.int64)
+    for j in range(indptr[-1]):
+        starts[indices[j] + 1] += 1
+    for c in range(columns):
+        starts[c + 1] += starts[c]
+    place = starts[:-1].copy()
+    rows = np.empty(indptr[-1], np.int32)
+    values = np.empty(indptr[-1], np.float64)
+    for i in range(indptr.size - 1):
+        for j in range(indptr[i], indptr[i + 1]):
+            at = place[indices[j]]
+            place[indices[j]] = at + 1
+            rows[at] = i
+            values[at] = data[j]
+    return starts, rows, values
+
+
+@jit
+def outer_sums(starts, places, values, weights, out):
+    """out += Σ_l weights_l v_l v_lᵀ over the sparse vectors v_l, whose places ascend.
+
+    Only meetings of two non-zeros cost anything; half of them are added, the rest is mirrored.
+    """
+    for line in range(starts.size - 1):
+        for i in range(starts[line], starts[line + 1]):
+            scale = weights[line] * values[i]
+            row = out[places[i]]
+            for j in range(starts[line], i + 1):
+                row[places[j]] += scale * values[j]
+    for i in range(out.shape[0]):
+        for j in range(i):
+            out[j, i] = out[i, j]
+
+
+@jit
+def gram_dual(indptr, indices, data, columns):
+    starts, rows, values = by_column(indptr, indices, data, columns)
+    out = np.zeros((indptr.size - 1, indptr.size - 1))
+    outer_sums(starts, rows, values, np.ones(columns), out)
+    return out
+
+
+@jit
+def take(indptr, indices, data, index):
+    """``indptr, indices, data`` of the rows ``index``."""
+    taken = np.zeros(index.size + 1, np.int64)
+    for i in range(index.size):
+        taken[i + 1] = taken[i] + indptr[index[i] + 1] - indptr[index[i]]
+    columns = np.empty(taken[-1], np.int32)
+    values = np.empty(taken[-1], np.float64)
+    for i in range(index.size):
+        source = indptr[index[i]]
+        for j in range(taken[i + 1] - taken[i]):
+            columns[taken[i] + j] = indices[source + j]
+            values[taken[i] + j] = data[source + j]
+    return taken, columns, values
+
+
+def csr_matvec(indptr: Index, indices: Columns, data: Array, theta: Array) -> Array:
+    """Xθ for θ of shape ``(d,)`` or ``(d, k)``; several outputs go to scipy, as fast there."""
+    if theta.ndim == 2:
+        return plain.csr_matvec(indptr, indices, data, theta)
+    out = np.empty(indptr.size - 1)
+    matvec(indptr, indices, data, np.ascontiguousarray(theta), out)
+    return out
+
+
+def csr_rmatvec(indptr: Index, indices: Columns, data: Array, u: Array, columns: int) -> Array:
+    """Xᵀu for u of shape ``(n,)`` or ``(n, k)``."""
+    if u.ndim == 2:
+        return plain.csr_rmatvec(indptr, indices, data, u, columns)
+    out = np.zeros(columns)
+    add_rmatvec(indptr, indices, data, np.ascontiguousarray(u), out)
+    return out
+
+
+def csr_gram_dual(indptr: Index, indices: Columns, data: Array, columns: int) -> Array:
+    """XXᵀ as a dense ``(n, n)`` array."""
+    return np.asarray(gram_dual(indptr, indices, data, columns))
+
+
+def csr_gram_primal(
+    indptr: Index, indices: Columns, data: Array, weights: Array, columns: int
+) -> Array:
+    """Xᵀ diag(weights) X as a dense ``(d, d)`` array."""
+    out = np.zeros((columns, columns))
+    outer_sums(indptr, indices, data, np.ascontiguousarray(weights), out)
+    return out
+
+
+def csr_take(
+    indptr: Index, indices: Columns, data: Array, index: Index
+) -> tuple[Index, Columns, Array]:
+    """``indptr, indices, data`` of the rows ``index``."""
+    taken: tuple[Index, Columns, Array] = take(indptr, indices, data, index)
+    return taken
