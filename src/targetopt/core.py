@@ -1,0 +1,244 @@
+"""The algorithm, once: ask for targets, build the surrogate from the answer, minimise it.
+
+``ask`` evaluates the forward and says what the oracle must be asked; ``tell`` takes the answer and
+does the rest. Everything a step changes (parameters, buffers, generators, states) changes completely
+or not at all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from targetopt.determinism import FrozenForward
+from targetopt.inner import Inner, InnerResult, Objective
+from targetopt.oracle import CountedValue, checked
+from targetopt.rules import Proposal, Rule
+from targetopt.surrogate import Quadratic, Surrogate
+from targetopt.types import (
+    BadArgument,
+    BadForward,
+    Diverged,
+    Forward,
+    MissingCapability,
+    Query,
+    State,
+    StepReport,
+    TargetPoint,
+)
+
+
+@dataclass(frozen=True)
+class Method:
+    """What one step is made of: the rule, the inner solver, η = lr · decay and λ."""
+
+    rule: Rule
+    inner: Inner
+    lr: float | None
+    decay: float
+    weight_decay: float
+
+
+class Targets:
+    """The user's forward, checked; with ``regularise_on``, its rows below the batch's.
+
+    (The analysis surrogate q̃ takes its gradient on the batch and its regulariser on all data.)
+    """
+
+    def __init__(
+        self, forward: Forward, params: Sequence[Tensor], regularise_on: Forward | None
+    ) -> None:
+        self.forward = forward
+        self.params = params
+        self.regularise_on = regularise_on
+        self.batch = 0
+
+    def __call__(self) -> Tensor:
+        z = self._usable(self.forward())
+        self.batch = z.shape[0]
+        if self.regularise_on is None:
+            return z
+        return torch.cat([z, self._usable(self.regularise_on())])
+
+    def _usable(self, z: Tensor) -> Tensor:
+        if not isinstance(z, Tensor):
+            raise BadForward(
+                f"forward() must return a tensor of targets; it returned {type(z).__name__}"
+            )
+        if not z.is_floating_point():
+            raise BadForward(
+                f"forward() must return floating-point targets; got {z.dtype}. Return the logits or "
+                "means, not the predicted classes."
+            )
+        if z.ndim == 0:
+            raise BadForward(
+                "forward() must return one row of targets per example; it returned a single number. "
+                "Return the model's outputs: the loss belongs in the oracle."
+            )
+        if z.shape[0] == 0:
+            raise BadForward("forward() returned no rows: the batch is empty")
+        detached = z.grad_fn is None and not any(z is p for p in self.params)
+        if detached and torch.is_grad_enabled():
+            raise BadForward(
+                "forward() returned targets that do not depend on the parameters through autograd. "
+                "Remove detach(), no_grad() or .numpy() from it, and give SSO the parameters it uses."
+            )
+        # Half precision is for the model; differences of targets need more digits.
+        return z.float() if z.dtype in (torch.bfloat16, torch.float16) else z
+
+
+@dataclass
+class Live:
+    """A query in the process that asked it: its graph serves the first inner gradient."""
+
+    frozen: FrozenForward
+    z: Tensor
+    versions: list[int]
+    forward_calls: int
+
+
+def ask(
+    targets: Targets, *, step: int, index: Tensor | None = None, check_purity: bool = False
+) -> Query:
+    """Evaluate the forward; the query carries the targets and the live graph."""
+    frozen = FrozenForward(targets, [str(p.device) for p in targets.params])
+    try:
+        with torch.enable_grad():
+            z = frozen.first()
+        if check_purity:
+            frozen.check_pure(z.detach())
+        question = z.detach()[: targets.batch].clone()
+        if not torch.isfinite(question).all():
+            raise BadForward(
+                "forward() returned targets that are not finite: the model has diverged, or its input "
+                "has nan or inf. Nothing was asked of the oracle."
+            )
+        index = _checked_index(index, question)
+    except BaseException:
+        frozen.abandon()
+        raise
+    versions = [p._version for p in targets.params]
+    live = Live(frozen, z, versions, forward_calls=1 + check_purity)
+    return Query(question, step, index, frozen.rng, live)
+
+
+def tell(
+    query: Query,
+    targets: Targets,
+    point: object,
+    method: Method,
+    rule_state: State,
+    inner_state: State,
+) -> tuple[StepReport, State, State]:
+    """Finish the step: check the answer, propose, minimise. Returns the report and new states."""
+    params = targets.params
+    live = query.live
+    if live is None or live.versions != [p._version for p in params]:
+        live = _rejoined(query, targets)
+    query.live = None  # a query is told once
+    snapshot = [p.detach().clone() for p in params]
+    try:
+        answer = replace(checked(point, query.targets), index=query.index)
+        counter = CountedValue(answer)
+        method.rule.check(answer)
+        objective, proposal, result = _minimised(
+            live, counter.attached(answer), targets, method, rule_state, inner_state
+        )
+    except BaseException:
+        with torch.no_grad():
+            for p, old in zip(params, snapshot, strict=True):
+                p.copy_(old)
+        live.frozen.abandon()
+        raise
+    report = StepReport(
+        oracle_calls=1,
+        value_calls=counter.calls,
+        inner_steps=result.steps,
+        forward_calls=live.forward_calls + objective.forward_calls,
+        backward_calls=objective.backward_calls,
+        jvp_calls=objective.jvp_calls,
+        step=query.step + 1,
+        loss=float(answer.loss),
+        gradient_norm=math.sqrt(float(answer.gradient_norm_squared)),
+        eta=proposal.eta,
+        surrogate_decrease=result.decrease,
+        stop_reason=result.reason,
+        memory=proposal.memory,
+        form=result.form,
+    )
+    return report, proposal.state, result.state
+
+
+def _minimised(
+    live: Live,
+    answer: TargetPoint,
+    targets: Targets,
+    method: Method,
+    rule_state: State,
+    inner_state: State,
+) -> tuple[Objective, Proposal, InnerResult]:
+    """Build the surrogate and decrease it; the parameters are left at the answer."""
+    still = method.lr is not None and method.lr * method.decay == 0.0
+    if still:  # a scheduler has brought η to nought: the minimiser is θ_t itself
+        anchored = Quadratic(
+            answer.targets, answer.gradients, answer.targets.new_tensor(torch.inf), answer.loss
+        )
+        nothing = InnerResult(0, 0.0, "zero-step", inner_state)
+        objective = Objective(live.frozen, list(targets.params), anchored)
+        return objective, Proposal(anchored, rule_state, 0.0), nothing
+    with torch.no_grad():
+        proposal = method.rule.propose(answer, method.lr, method.decay, rule_state)
+        surrogate: Surrogate = proposal.surrogate
+        if targets.regularise_on is not None:
+            if not isinstance(surrogate, Quadratic):
+                raise MissingCapability(
+                    "regularise_on= needs a quadratic surrogate; this rule's is "
+                    f"{type(surrogate).__name__}. Use GradientStep, LineSearch or AdaGradNorm."
+                )
+            surrogate = surrogate.regularised_on(live.z.detach()[targets.batch :])
+    objective = Objective(live.frozen, list(targets.params), surrogate, method.weight_decay, live.z)
+    result = method.inner.minimise(objective, inner_state)
+    finite = all(bool(torch.isfinite(p).all()) for p in targets.params)
+    if not (math.isfinite(result.decrease) and finite):
+        raise Diverged(
+            f"{type(method.inner).__name__} left the finite numbers after {result.steps} inner steps; the "
+            "parameters were put back. Lower its step size (or lr), or use Armijo or LBFGS."
+        )
+    return objective, proposal, result
+
+
+def _rejoined(query: Query, targets: Targets) -> Live:
+    """The query's graph made again, in another process or after a change of the parameters."""
+    frozen = FrozenForward(targets, [str(p.device) for p in targets.params])
+    with torch.enable_grad():
+        z = frozen.rejoin(query.rng)
+    now = z.detach()[: targets.batch]
+    tolerance = 10 * torch.finfo(now.dtype).eps ** 0.5
+    if now.shape != query.targets.shape or not torch.allclose(
+        now, query.targets.to(now), rtol=tolerance, atol=tolerance
+    ):
+        raise BadForward(
+            "the forward no longer gives the targets the oracle was asked about: the parameters, the "
+            "batch or the model's mode changed between ask and tell. Load the parameters as they were "
+            "at ask, and pass the same forward."
+        )
+    versions = [p._version for p in targets.params]
+    return Live(frozen, z, versions, forward_calls=2)  # the one of ask, and this one
+
+
+def _checked_index(index: Tensor | None, z: Tensor) -> Tensor | None:
+    if index is None:
+        return None
+    index = torch.as_tensor(index, device=z.device)
+    if index.is_floating_point() or index.dtype == torch.bool or index.shape != z.shape[:1]:
+        raise BadArgument(
+            f"index= must be one whole number per example, shape ({z.shape[0]},): the data rows of this "
+            f"batch; got {index.dtype} of shape {tuple(index.shape)}"
+        )
+    if (index < 0).any():
+        raise BadArgument(f"index= has a negative row, {int(index.min())}; rows count from 0")
+    return index.long()

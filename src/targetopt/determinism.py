@@ -1,0 +1,205 @@
+"""A forward made a function of the parameters alone, for the length of one outer step.
+
+The inner loop compares values of q(f(θ)) at different θ, so f must not change by itself. Two
+things in ordinary models do change it, and both are handled without the user's help:
+
+* random numbers (dropout): every inner forward replays the generator state of the first;
+* buffers that a forward moves (BatchNorm's statistics, spectral norm's vectors): every inner forward
+  starts from the buffers the first one found, and only the first one's change is kept.
+
+What cannot be handled (a forward that draws its own batch, say) is found by evaluating twice on the
+first step, and refused with the reason.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_pre_hook
+
+from targetopt.types import BadForward, Forward
+
+RngStates = list[tuple[str, Tensor]]
+
+
+def _device_module(device: str) -> Any:
+    return torch.random if device == "cpu" else torch.get_device_module(device)
+
+
+def _get_rng(devices: Sequence[str]) -> RngStates:
+    return [
+        (d, torch.get_rng_state() if d == "cpu" else _device_module(d).get_rng_state(d))
+        for d in devices
+    ]
+
+
+def _set_rng(states: RngStates) -> None:
+    for device, state in states:
+        if device == "cpu":
+            torch.set_rng_state(state)
+        else:
+            _device_module(device).set_rng_state(state, device)
+
+
+def _same_rng(a: RngStates, b: RngStates) -> bool:
+    return all(torch.equal(x, y) for (_, x), (_, y) in zip(a, b, strict=True))
+
+
+@dataclass
+class _Buffer:
+    """One buffer of a module the forward called, as found and as left by the first forward."""
+
+    module: nn.Module
+    name: str
+    found: Tensor
+    version: int
+    before: Tensor
+    after: Tensor | None = None
+
+    def moved(self) -> bool:
+        now = self.module._buffers[self.name]
+        return now is not self.found or self.found._version != self.version
+
+
+@contextmanager
+def _buffers_seen() -> Iterator[list[_Buffer]]:
+    """Collect (and copy) the buffers of every module that is called inside."""
+    buffers: list[_Buffer] = []
+    seen: set[int] = set()
+
+    def collect(module: nn.Module, _inputs: object) -> None:
+        if id(module) in seen:
+            return
+        for child in module.modules():
+            if id(child) not in seen:
+                seen.add(id(child))
+                for name, buffer in child._buffers.items():
+                    if buffer is not None:
+                        buffers.append(
+                            _Buffer(child, name, buffer, buffer._version, buffer.detach().clone())
+                        )
+
+    handle = register_module_forward_pre_hook(collect)
+    try:
+        yield buffers
+    finally:
+        handle.remove()
+
+
+class FrozenForward:
+    """The user's forward during one outer step.
+
+    Call `first` once, then the object itself for every further evaluation; end with nothing (the
+    first forward's effects stay) or with `abandon` (as if there had been no call).
+    """
+
+    def __init__(self, forward: Forward, devices: Sequence[str]) -> None:
+        self.forward = forward
+        self._devices = sorted({"cpu", *devices})
+        self._rng_before: RngStates = []
+        self._random = False
+        self._buffers: list[_Buffer] = []
+
+    def first(self) -> Tensor:
+        """The forward whose randomness and buffers are kept."""
+        self._rng_before = _get_rng(self._devices)
+        with _buffers_seen() as buffers:
+            try:
+                z = self.forward()
+            finally:
+                self._buffers = [b for b in buffers if b.moved()]
+                for b in self._buffers:
+                    b.after = b.module._buffers[b.name]
+        self._random = not _same_rng(self._rng_before, _get_rng(self._devices))
+        return z
+
+    def rejoin(self, rng: RngStates) -> Tensor:
+        """The first forward repeated in another process: no effect is kept but the answer."""
+        outer = _get_rng(self._devices)
+        if rng:
+            _set_rng(rng)
+        try:
+            z = self.first()
+        finally:
+            self._put_back()
+            _set_rng(outer)
+        for b in self._buffers:
+            b.after = b.module._buffers[b.name]
+        if rng:
+            self._rng_before = rng
+        return z
+
+    @property
+    def rng(self) -> RngStates:
+        """What another process needs to repeat the randomness; empty if there is none."""
+        return self._rng_before if self._random else []
+
+    def __call__(self) -> Tensor:
+        if not self._random and not self._buffers:
+            return self.forward()
+        outer = _get_rng(self._devices) if self._random else []
+        _set_rng(self._rng_before if self._random else [])
+        for b in self._buffers:
+            # a fresh tensor: the first graph may hold the module's own one
+            b.module._buffers[b.name] = b.before.clone()
+        try:
+            return self.forward()
+        finally:
+            for b in self._buffers:
+                b.module._buffers[b.name] = b.after
+            _set_rng(outer)
+
+    def abandon(self) -> None:
+        """Undo what the first forward did to buffers and generators."""
+        self._put_back()
+        _set_rng(self._rng_before)
+
+    @torch.no_grad()
+    def _put_back(self) -> None:
+        for b in self._buffers:
+            b.module._buffers[b.name] = b.found
+            if b.found._version != b.version:
+                b.found.copy_(b.before)
+                b.version = b.found._version
+
+    def check_pure(self, z: Tensor) -> None:
+        """Evaluate again at the same parameters; refuse a forward that answers differently."""
+        python_before = random.getstate()
+        numpy_before = np.random.get_state()  # noqa: NPY002 (the global one is what users draw from)
+        with torch.no_grad():
+            again = self()
+        remedy = (
+            "Between two calls at the same parameters a forward must give the same targets: fix the "
+            "batch and any noise outside of it, e.g. x = next(batches); opt.step(lambda: model(x), …)."
+        )
+        if again.shape != z.shape:
+            raise BadForward(
+                f"forward() gave targets of shape {tuple(z.shape)}, then {tuple(again.shape)}, at the same "
+                f"parameters: it seems to draw a new batch at each call. {remedy}"
+            )
+        same = torch.equal(z, again) if z.device.type == "cpu" else torch.allclose(z, again)
+        if same or not torch.isfinite(z).all():  # targets that are not finite have their own error
+            return
+        if random.getstate() != python_before:
+            cause = "it draws from Python's `random`"
+        elif not _same_numpy(numpy_before, np.random.get_state()):  # noqa: NPY002
+            cause = "it draws from numpy.random's global generator"
+        else:
+            cause = "it draws from a generator of its own, fetches a new batch, or keeps a counter"
+        changed = (z != again).reshape(z.shape[0], -1).any(dim=1)
+        raise BadForward(
+            f"forward() is not a function of the parameters alone: {int(changed.sum())} of {z.shape[0]} rows "
+            f"changed between two calls. Probable cause: {cause}. (torch's own generator and buffers of "
+            f"modules are frozen for you.) {remedy}"
+        )
+
+
+def _same_numpy(a: Any, b: Any) -> bool:
+    return bool(a[0] == b[0] and np.array_equal(a[1], b[1]) and a[2:] == b[2:])

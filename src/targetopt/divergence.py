@@ -1,0 +1,92 @@
+"""Bregman divergences D(z, z_t): how mirror descent measures distance in target space (App. B.2)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from targetopt.surrogate import EntropicProximal, Quadratic, Surrogate
+from targetopt.types import BadForward, TargetPoint
+
+
+class Divergence(ABC):
+    """Asked once per outer step for the proximal surrogate of its geometry."""
+
+    @abstractmethod
+    def surrogate(self, point: TargetPoint, eta: float) -> Surrogate:
+        """q(z) = ℓ(z_t) + ⟨g, z − z_t⟩ + (1/η) mean D(z_i, z_t,i)."""
+
+    @abstractmethod
+    def value(self, z: Tensor, reference: Tensor) -> Tensor:
+        """D(z_i, reference_i) per example, shape ``(n,)``."""
+
+
+@dataclass(frozen=True)
+class SquaredEuclidean(Divergence):
+    """D(z, z') = ½‖z − z'‖²; the half-step is z − ηg.
+
+    Example:
+        >>> SquaredEuclidean().value(torch.tensor([[1.0, 1.0]]), torch.zeros(1, 2))
+        tensor([1.])
+    """
+
+    def surrogate(self, point: TargetPoint, eta: float) -> Quadratic:
+        metric = point.targets.new_tensor(1.0 / eta)
+        return Quadratic(point.targets, point.gradients, metric, point.loss)
+
+    def value(self, z: Tensor, reference: Tensor) -> Tensor:
+        return 0.5 * (z - reference).square().reshape(z.shape[0], -1).sum(dim=1)
+
+
+@dataclass(frozen=True)
+class NegativeEntropy(Divergence):
+    """D(z, z') = Σ z log(z/z') on the simplex; the half-step is z·exp(−ηg), renormalised.
+
+    For models whose targets are probabilities (a softmax at the end), shape ``(n, k)``. Computed in
+    log space, so gradients of any size are safe.
+
+    Args:
+        tolerance: how far a row's sum may be from 1 before the targets are refused.
+
+    Example:
+        >>> half = torch.tensor([[0.5, 0.5]])
+        >>> NegativeEntropy().value(torch.tensor([[1.0, 0.0]]), half)
+        tensor([0.6931])
+
+    Reference: Bubeck, *Convex Optimization: Algorithms and Complexity*, 2015, ch. 4; paper, App. B.2.
+    """
+
+    tolerance: float = 1e-3
+
+    def surrogate(self, point: TargetPoint, eta: float) -> EntropicProximal:
+        z = point.targets
+        self._check(z)
+        log_z = z.clamp_min(torch.finfo(z.dtype).tiny).log()
+        moved = log_z - eta * point.gradients
+        log_norm = torch.logsumexp(moved, dim=1, keepdim=True)
+        half = moved - log_norm
+        # KL(z_t ‖ h) = η g·z_t + log_norm on the simplex, so this constant makes q(z_t) = ℓ(z_t).
+        at_anchor = (z * (log_z - half) - z + half.exp()).sum() / (eta * z.shape[0])
+        return EntropicProximal(z, half, eta, point.loss - at_anchor)
+
+    def value(self, z: Tensor, reference: Tensor) -> Tensor:
+        log_reference = reference.clamp_min(torch.finfo(z.dtype).tiny).log()
+        return (torch.xlogy(z, z) - z * log_reference - z + reference).sum(dim=1)
+
+    def _check(self, z: Tensor) -> None:
+        remedy = "Let the forward end in softmax, or use MirrorDescent(SquaredEuclidean()) on the logits."
+        if z.ndim != 2:
+            raise BadForward(
+                f"NegativeEntropy needs probabilities of shape (n, k); the forward gives {tuple(z.shape)}. {remedy}"
+            )
+        off = (z.sum(dim=1) - 1).abs()
+        bad = (z < 0).any(dim=1) | (off > self.tolerance)
+        if bad.any():
+            row = int(bad.nonzero()[0, 0])
+            raise BadForward(
+                "NegativeEntropy needs targets that are probabilities, rows ≥ 0 with sum 1; row "
+                f"{row} has smallest entry {z[row].min().item():.3g} and sum {z[row].sum().item():.6g}. {remedy}"
+            )

@@ -1,0 +1,102 @@
+"""Gradient descent with Armijo backtracking: the paper's inner solver."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from targetopt.inner.base import Inner, InnerResult
+from targetopt.inner.objective import Line, Objective, dot
+from targetopt.inner.stopping import (
+    DECREASE,
+    GRADIENT,
+    LINE_SEARCH,
+    MAX_STEPS,
+    Stopping,
+    checked_max_steps,
+)
+from targetopt.types import BadArgument, State
+
+
+@dataclass(frozen=True)
+class Armijo(Inner):
+    """ω ← ω − α∇q with the first α that gives q(ω − α∇q) ≤ q(ω) − c·α·‖∇q‖² (paper §5).
+
+    The search begins at ``grow`` times the last accepted α, carried across outer steps. The
+    forward of an accepted trial is the forward of the next gradient, so a step costs one forward
+    and one backward as long as trials are accepted.
+
+    Args:
+        max_steps: m.
+        c: share of the linear decrease that must be realised.
+        shrink: factor on α after a rejection.
+        grow: factor on α after an acceptance.
+        initial_step: the very first α.
+        max_backtracks: rejections after which the search gives up (reason ``"line-search"``).
+        stopping: optional early stop.
+
+    Example:
+        >>> import torch, targetopt as to
+        >>> w = torch.zeros(3, dtype=torch.float64, requires_grad=True)
+        >>> x = torch.diag(torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64))
+        >>> oracle = to.LossOracle(to.losses.Squared(torch.ones(3, dtype=torch.float64)))
+        >>> opt = to.SSO([w], lr=1.0, inner=to.Armijo(max_steps=200))
+        >>> report = opt.step(lambda: x @ w, oracle)
+        >>> bool(torch.allclose(x @ w, torch.ones(3, dtype=torch.float64)))
+        True
+
+    Reference: Armijo 1966; paper §5 and App. E.
+    """
+
+    max_steps: int = 20
+    c: float = 0.5
+    shrink: float = 0.5
+    grow: float = 1.2
+    initial_step: float = 1.0
+    max_backtracks: int = 60
+    stopping: Stopping = field(default_factory=Stopping)
+
+    def __post_init__(self) -> None:
+        checked_max_steps("Armijo", self.max_steps)
+        if not (0 < self.c < 1 and 0 < self.shrink < 1 <= self.grow):
+            raise BadArgument(
+                "Armijo needs 0 < c < 1 and 0 < shrink < 1 ≤ grow; got "
+                f"c={self.c!r}, shrink={self.shrink!r}, grow={self.grow!r}"
+            )
+        if not 0 < self.initial_step < float("inf") or self.max_backtracks < 0:
+            raise BadArgument(
+                "Armijo needs a positive finite initial_step and max_backtracks ≥ 0; got "
+                f"initial_step={self.initial_step!r}, max_backtracks={self.max_backtracks!r}"
+            )
+
+    def minimise(self, objective: Objective, state: State) -> InnerResult:
+        now = objective.start()
+        alpha = float(state.get("step_size", self.initial_step))
+        total, reason, steps = 0.0, MAX_STEPS, 0
+        while steps < self.max_steps:
+            gradient = objective.gradient(now)
+            squared = dot(gradient, gradient)
+            if self.stopping.small_gradient(squared**0.5):
+                reason = GRADIENT
+                break
+            torch._foreach_neg_(gradient)
+            line = Line(objective, now, gradient)
+            began = alpha
+            for _ in range(self.max_backtracks + 1):
+                there, change = line.trial(alpha)
+                if change <= -self.c * alpha * squared:
+                    break
+                alpha *= self.shrink
+            else:
+                line.move(0.0)
+                alpha, reason = began, LINE_SEARCH
+                break
+            now = there
+            steps += 1
+            total -= change
+            alpha *= self.grow
+            if self.stopping.small_decrease(-change, total):
+                reason = DECREASE
+                break
+        return InnerResult(steps, total, reason, {"step_size": alpha})

@@ -1,0 +1,67 @@
+"""Gradient descent with a fixed step: Algorithm 1 as printed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from targetopt.inner.base import Inner, InnerResult
+from targetopt.inner.objective import Objective, dot
+from targetopt.inner.stopping import DECREASE, GRADIENT, MAX_STEPS, Stopping, checked_max_steps
+from targetopt.types import BadArgument, State
+
+
+@dataclass(frozen=True)
+class GradientDescent(Inner):
+    """ω ← ω − α∇q(f(ω)), m times (paper Alg. 1). With ``max_steps=1`` the outer step is SGD's.
+
+    Args:
+        step_size: α, in parameter space.
+        max_steps: m.
+        stopping: optional early stop.
+
+    Example:
+        >>> import torch, targetopt as to
+        >>> w = torch.zeros(1, requires_grad=True)
+        >>> opt = to.SSO([w], lr=1.0, inner=to.GradientDescent(step_size=0.5, max_steps=1))
+        >>> _ = opt.step(lambda: 2 * w, to.LossOracle(to.losses.Squared(torch.ones(1))))
+        >>> w.item()  # 0 − 0.5·2·(0 − 1)
+        1.0
+    """
+
+    step_size: float
+    max_steps: int = 20
+    stopping: Stopping = field(default_factory=Stopping)
+
+    def __post_init__(self) -> None:
+        checked_max_steps("GradientDescent", self.max_steps)
+        if not 0 < self.step_size < float("inf"):
+            raise BadArgument(
+                f"GradientDescent: step_size={self.step_size!r} must be positive and finite. "
+                "If you do not know one, Armijo() finds it."
+            )
+
+    def minimise(self, objective: Objective, state: State) -> InnerResult:
+        start = now = objective.start()
+        initial = previous = objective.value(start.z)
+        watches_gradient = self.stopping.gradient_tolerance > 0
+        watches_decrease = self.stopping.relative_decrease > 0
+        reason, steps = MAX_STEPS, 0
+        while steps < self.max_steps:
+            gradient = objective.gradient(now)
+            if watches_gradient and self.stopping.small_gradient(dot(gradient, gradient) ** 0.5):
+                reason = GRADIENT
+                break
+            with torch.no_grad():
+                torch._foreach_add_(objective.params, gradient, alpha=-self.step_size)
+            steps += 1
+            if steps < self.max_steps or watches_decrease:
+                now = objective.evaluate()
+            if watches_decrease:
+                value = objective.value(now.z)
+                if self.stopping.small_decrease(previous - value, initial - value):
+                    reason = DECREASE
+                    break
+                previous = value
+        return InnerResult(steps, initial - objective.final_value(), reason)

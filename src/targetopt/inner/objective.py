@@ -1,0 +1,157 @@
+"""What an inner solver sees: the scalar θ ↦ q(f(θ)) + ½λ‖θ‖² and lines through it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from targetopt.surrogate import Surrogate
+from targetopt.types import BadForward
+
+Tensors = Sequence[Tensor]
+
+
+def dot(a: Tensors, b: Tensors) -> float:
+    """Σ ⟨a_i, b_i⟩ over a list of tensors, as a number."""
+    products = [torch.dot(x.reshape(-1), y.reshape(-1)) for x, y in zip(a, b, strict=True)]
+    return float(sum(products[1:], start=products[0]))
+
+
+@dataclass
+class Evaluation:
+    """The targets at one θ, with the graph that leads to them, and the surrogate's gradient there."""
+
+    z: Tensor
+    slope: Tensor
+    """∂q_i/∂z_i at ``z``, per-example scale."""
+
+
+class Objective:
+    """θ ↦ q(f(θ)) + ½λ‖θ‖², evaluated at the parameters as they stand.
+
+    Inner solvers move ``params`` in place and ask for evaluations; each forward and backward is
+    counted here and nowhere else. Nothing here ever calls the oracle.
+    """
+
+    def __init__(
+        self,
+        forward: Callable[[], Tensor],
+        params: list[Tensor],
+        surrogate: Surrogate,
+        weight_decay: float = 0.0,
+        start: Tensor | None = None,
+    ) -> None:
+        self.forward = forward
+        self.params = params
+        self.surrogate = surrogate
+        self.weight_decay = weight_decay
+        self.forward_calls = 0
+        self.backward_calls = 0
+        self.jvp_calls = 0
+        self._start = start
+
+    @property
+    def examples(self) -> int:
+        return self.surrogate.anchor.shape[0]
+
+    def start(self) -> Evaluation:
+        """The evaluation at the step's first θ; it reuses the graph of the oracle's query."""
+        z, self._start = self._start, None
+        if z is None:
+            return self.evaluate()
+        return Evaluation(z, self.surrogate.gradient(z.detach()))
+
+    def evaluate(self) -> Evaluation:
+        """One forward at the present parameters, graph kept for `gradient`."""
+        self.forward_calls += 1
+        with torch.enable_grad():
+            z = self._checked(self.forward())
+        return Evaluation(z, self.surrogate.gradient(z.detach()))
+
+    def _checked(self, z: Tensor) -> Tensor:
+        anchor = self.surrogate.anchor
+        if z.shape != anchor.shape:
+            raise BadForward(
+                f"forward() returned shape {tuple(z.shape)}; the oracle was asked about {tuple(anchor.shape)}. "
+                "A forward must give the same rows at every call: fix the batch outside of it."
+            )
+        return z
+
+    def gradient(self, at: Evaluation, *, keep_graph: bool = False) -> list[Tensor]:
+        """∇_θ of the objective; consumes the evaluation's graph unless told to keep it."""
+        grads = self.vjp(at, at.slope / self.examples, keep_graph=keep_graph)
+        if self.weight_decay:
+            torch._foreach_add_(grads, self.params, alpha=self.weight_decay)
+        return grads
+
+    def vjp(self, at: Evaluation, v: Tensor, *, keep_graph: bool = True) -> list[Tensor]:
+        """Jᵀv as fresh tensors (zeros for parameters the forward did not use)."""
+        self.backward_calls += 1
+        grads = torch.autograd.grad(
+            at.z, self.params, grad_outputs=v, retain_graph=keep_graph, allow_unused=True
+        )
+        return [
+            torch.zeros_like(p) if g is None else g for g, p in zip(grads, self.params, strict=True)
+        ]
+
+    def change(
+        self, before: Evaluation, after: Evaluation, inner: float = 0.0, squared: float = 0.0
+    ) -> float:
+        """objective(after) − objective(before) for θ_after = θ_before + d, without cancellation.
+
+        Args:
+            inner: θ_before·d, and
+            squared: ‖d‖²; read only when there is weight decay.
+        """
+        change = float(self.surrogate.change(before.z.detach(), after.z.detach(), before.slope))
+        if self.weight_decay:
+            change += self.weight_decay * (inner + 0.5 * squared)
+        return change
+
+    def value(self, z: Tensor) -> float:
+        """The objective where the targets are ``z`` (and the parameters as they stand)."""
+        value = float(self.surrogate.value(z.detach()))
+        if self.weight_decay:
+            value += 0.5 * self.weight_decay * dot(self.params, self.params)
+        return value
+
+    def final_value(self) -> float:
+        """The objective at the present parameters, by a forward without a graph."""
+        self.forward_calls += 1
+        with torch.no_grad():
+            z = self._checked(self.forward())
+        return self.value(z)
+
+
+class Line:
+    """θ_0 + αd: moves the parameters along a direction, in place, and measures the change.
+
+    One instance per search; no copy of the parameters is made (moves are differences of α).
+    """
+
+    def __init__(self, objective: Objective, origin: Evaluation, direction: list[Tensor]) -> None:
+        self.objective = objective
+        self.origin = origin
+        self.direction = direction
+        self.alpha = 0.0
+        decayed = objective.weight_decay != 0.0
+        self._inner = dot(objective.params, direction) if decayed else 0.0
+        self._squared = dot(direction, direction) if decayed else 0.0
+
+    @torch.no_grad()
+    def move(self, alpha: float) -> None:
+        """Put the parameters at θ_0 + αd."""
+        if alpha != self.alpha:
+            torch._foreach_add_(self.objective.params, self.direction, alpha=alpha - self.alpha)
+            self.alpha = alpha
+
+    def trial(self, alpha: float) -> tuple[Evaluation, float]:
+        """Move to α; the evaluation there and the change of the objective since α = 0."""
+        self.move(alpha)
+        there = self.objective.evaluate()
+        return there, self.objective.change(
+            self.origin, there, alpha * self._inner, alpha * alpha * self._squared
+        )

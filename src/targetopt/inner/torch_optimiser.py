@@ -1,0 +1,113 @@
+"""Any torch optimiser as the inner solver."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from targetopt.inner.base import Inner, InnerResult
+from targetopt.inner.objective import Evaluation, Objective, dot
+from targetopt.inner.stopping import DECREASE, GRADIENT, MAX_STEPS, Stopping, checked_max_steps
+from targetopt.types import BadArgument, State
+
+
+class _StopNow(Exception):
+    """Leaves the optimiser's step from inside its closure, before it moves the parameters."""
+
+
+@dataclass(frozen=True)
+class Torch(Inner):
+    """m steps of ``factory(params)`` on q(f(θ)) + ½λ‖θ‖².
+
+    The optimiser's state (Adam's moments, say) lives on across outer steps, as the surrogates of
+    neighbouring steps are alike; ``reset=True`` starts it anew each time. Its own ``weight_decay``
+    is its business; `SSO`'s is part of the objective it sees.
+
+    Args:
+        factory: gets the list of parameters, returns a ``torch.optim.Optimizer``.
+        max_steps: m, the number of ``optimizer.step`` calls.
+        reset: forget the state before each outer step.
+        stopping: optional early stop.
+
+    Example:
+        >>> import torch, targetopt as to
+        >>> w = torch.zeros(2, requires_grad=True)
+        >>> adam = to.Torch(lambda params: torch.optim.Adam(params, lr=0.1), max_steps=100)
+        >>> opt = to.SSO([w], lr=1.0, inner=adam)
+        >>> report = opt.step(lambda: 2 * w, to.LossOracle(to.losses.Squared(torch.ones(2))))
+        >>> report.inner_steps, report.stop_reason
+        (100, 'max-steps')
+    """
+
+    factory: Callable[[list[Tensor]], torch.optim.Optimizer]
+    max_steps: int = 20
+    reset: bool = False
+    stopping: Stopping = field(default_factory=Stopping)
+
+    def __post_init__(self) -> None:
+        checked_max_steps("Torch", self.max_steps)
+        if not callable(self.factory):
+            raise BadArgument(
+                f"Torch: factory={self.factory!r} must be a function of the parameters, such as "
+                "lambda params: torch.optim.Adam(params, lr=1e-3)"
+            )
+
+    def minimise(self, objective: Objective, state: State) -> InnerResult:
+        optimiser = self._optimiser(objective.params, state)
+        cached: Evaluation | None = objective.start()
+        initial = previous = objective.value(cached.z)
+        watches_gradient = self.stopping.gradient_tolerance > 0
+        watches_decrease = self.stopping.relative_decrease > 0
+        fresh = True  # the closure has not been called in this optimiser step yet
+
+        def closure() -> Tensor:
+            nonlocal cached, fresh, previous
+            now, cached = cached or objective.evaluate(), None
+            value = objective.value(now.z)
+            gradient = objective.gradient(now)
+            if fresh:
+                if watches_gradient and self.stopping.small_gradient(
+                    dot(gradient, gradient) ** 0.5
+                ):
+                    raise _StopNow(GRADIENT)
+                if (
+                    watches_decrease
+                    and steps
+                    and self.stopping.small_decrease(previous - value, initial - value)
+                ):
+                    raise _StopNow(DECREASE)
+                previous, fresh = value, False
+            for p, g in zip(objective.params, gradient, strict=True):
+                p.grad = g
+            return now.z.new_tensor(value)
+
+        kept = [p.grad for p in objective.params]
+        reason, steps = MAX_STEPS, 0
+        try:
+            while steps < self.max_steps:
+                fresh = True
+                optimiser.step(closure)
+                steps += 1
+        except _StopNow as stop:
+            reason = str(stop)
+        finally:
+            for p, grad in zip(objective.params, kept, strict=True):
+                p.grad = grad
+        carried = {} if self.reset else {"optimiser": optimiser.state_dict()}
+        return InnerResult(steps, initial - objective.final_value(), reason, carried)
+
+    def _optimiser(self, params: list[Tensor], state: State) -> torch.optim.Optimizer:
+        optimiser: Any = self.factory(params)
+        if not isinstance(optimiser, torch.optim.Optimizer):
+            raise BadArgument(
+                f"Torch: factory must return a torch.optim.Optimizer; it returned {type(optimiser).__name__}"
+            )
+        if "optimiser" in state and not self.reset:
+            # A copy: torch would work on these tensors in place, and a failed step must not.
+            optimiser.load_state_dict(copy.deepcopy(state["optimiser"]))
+        return optimiser

@@ -1,0 +1,297 @@
+"""`SSO`, the torch optimiser: a validating shell over `targetopt.core`."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from targetopt import core
+from targetopt.inner import LBFGS, Inner
+from targetopt.oracle import as_oracle
+from targetopt.rules import GradientStep, Rule
+from targetopt.schedules import Constant, Schedule
+from targetopt.types import BadArgument, Counts, Forward, Query, State, StepReport, TargetPoint
+
+
+class SSO(Optimizer):
+    """Stochastic surrogate optimisation: one expensive oracle call, then m cheap steps.
+
+    Each step evaluates the targets z_t = f(θ_t), asks the oracle for ∇ℓ(z_t), builds the surrogate ::
+
+        q_t(z) = ℓ(z_t) + ⟨g_t, z − z_t⟩ + (1/η_t) mean_i D(z_i, z_t,i)
+
+    by its *rule*, and decreases q_t(f(θ)) + ½λ‖θ‖² by its *inner solver*, which calls no oracle.
+
+    Args:
+        params: the parameters, in one group.
+        lr: η, the step in target space (torch's schedulers drive it). ``None`` means 1/(2L) when
+            the oracle knows its L.
+        rule: how the surrogate is built; `GradientStep` by default.
+        inner: how it is minimised; ``LBFGS(max_steps=20)`` by default (docs/choosing.md says why).
+        schedule: a `targetopt.schedules` schedule that multiplies ``lr``.
+        weight_decay: λ. The L2 term is exact: it is part of the inner objective and never goes
+            through the surrogate.
+        check_purity: evaluate the forward twice at the first step and refuse one that is not a
+            function of the parameters.
+
+    Example:
+        >>> import torch, targetopt as to
+        >>> _ = torch.manual_seed(0)
+        >>> x, y = torch.randn(64, 5), torch.randn(64).sign()
+        >>> model = torch.nn.Sequential(torch.nn.Linear(5, 1), torch.nn.Flatten(0))
+        >>> opt = to.SSO(model.parameters(), lr=2.0, inner=to.Armijo(max_steps=20))
+        >>> reports = [
+        ...     opt.step(lambda: model(x), to.LossOracle(to.losses.Logistic(y))) for _ in range(10)
+        ... ]
+        >>> reports[-1].loss < reports[0].loss, opt.totals.oracle_calls
+        (True, 10)
+
+    Reference: Lavington et al., *Target-based Surrogates for Stochastic Optimization*, ICML 2023, Alg. 1.
+    """
+
+    # With this, torch.amp.GradScaler hands us its factors instead of unscaling gradients we have not.
+    _step_supports_amp_scaling = True
+
+    def __init__(
+        self,
+        params: Iterable[Tensor] | Iterable[dict[str, Any]],
+        lr: float | None = None,
+        *,
+        rule: Rule | None = None,
+        inner: Inner | None = None,
+        schedule: Schedule | None = None,
+        weight_decay: float = 0.0,
+        check_purity: bool = True,
+    ) -> None:
+        rule = GradientStep() if rule is None else rule
+        inner = LBFGS() if inner is None else inner
+        if not isinstance(rule, Rule):
+            raise BadArgument(
+                f"rule={rule!r} must be a rule such as to.GradientStep() (with its parentheses)"
+            )
+        if not isinstance(inner, Inner):
+            raise BadArgument(
+                f"inner={inner!r} must be an inner solver such as to.Armijo(max_steps=20); a torch "
+                "optimiser is wrapped as to.Torch(factory)"
+            )
+        if schedule is not None and not callable(schedule):
+            raise BadArgument(
+                f"schedule={schedule!r} must be callable, such as to.schedules.inverse_sqrt()"
+            )
+        _check_lr(lr, zero_allowed=False)
+        if not 0.0 <= weight_decay < float("inf"):
+            raise BadArgument(f"weight_decay={weight_decay!r} must be ≥ 0 and finite: it is λ")
+        self.rule = rule
+        self.inner = inner
+        self.schedule: Schedule = Constant() if schedule is None else schedule
+        self.check_purity = check_purity
+        self.totals = Counts()
+        self._steps = 0
+        self._rule_state: State = {}
+        self._inner_state: State = {}
+        params = list(params)
+        if not params:
+            raise BadArgument(
+                "params is empty: SSO has nothing to train. Pass model.parameters(), and as a list if "
+                "the generator was used before."
+            )
+        super().__init__(params, {"lr": lr, "weight_decay": weight_decay})  # type: ignore[arg-type]
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        if self.param_groups:
+            raise BadArgument(
+                "SSO takes one parameter group: the target step η belongs to the targets, not to "
+                "parts of the model. Pass all parameters in one list."
+            )
+        super().add_param_group(param_group)
+
+    def step(  # type: ignore[override]
+        self,
+        forward: Forward,
+        oracle: Any = None,
+        *,
+        index: Tensor | None = None,
+        regularise_on: Forward | None = None,
+    ) -> StepReport:
+        """One outer step: ``tell(ask(forward), oracle's answer)``, atomic.
+
+        Args:
+            forward: ``lambda: model(x)``, the targets of this batch at the present parameters.
+            oracle: an `Oracle`, or a function of the targets that gives one loss per example.
+            index: the data rows of this batch, for rules that remember each example.
+            regularise_on: a second forward, of all data: use the paper's analysis surrogate q̃
+                (gradient on the batch, regulariser on all data), which has no bias ζ².
+        """
+        if hasattr(self, "grad_scale") or hasattr(self, "found_inf"):
+            vars(self).pop("grad_scale", None)
+            vars(self).pop("found_inf", None)
+            raise BadArgument(
+                "SSO cannot be driven by GradScaler: it has no scaled gradients, the surrogate is "
+                "computed in float32. Put autocast (bfloat16) inside forward and call "
+                "opt.step(forward, oracle) yourself."
+            )
+        if oracle is None:
+            raise BadArgument(
+                "SSO.step needs the oracle too: opt.step(lambda: model(x), oracle). It was called with "
+                "one argument, the way torch's closures are; a closure that returns a scalar loss "
+                "does not say where the targets are. Split it: forward returns the model's outputs, "
+                "oracle the loss of each example."
+            )
+        answerer = as_oracle(oracle)
+        targets = self._targets(forward, regularise_on)
+        query = self._ask(targets, index)
+        try:
+            point = answerer.query(query.targets)
+        except BaseException:
+            query.live.frozen.abandon()
+            raise
+        return self._tell(query, targets, point)
+
+    def ask(
+        self, forward: Forward, *, index: Tensor | None = None, regularise_on: Forward | None = None
+    ) -> Query:
+        """The query of the next step: ``query.targets`` is what the oracle must be asked.
+
+        Answer it with `tell`, in this process or, pickled beside model and optimiser (saved after
+        ``ask``), in another.
+        """
+        return self._ask(self._targets(forward, regularise_on), index)
+
+    def tell(
+        self,
+        query: Query,
+        forward: Forward,
+        losses: Any,
+        gradients: Any,
+        *,
+        curvature: Any = None,
+        value: Callable[[Tensor], Tensor] | None = None,
+        smoothness: float | None = None,
+        regularise_on: Forward | None = None,
+    ) -> StepReport:
+        """Finish the step that ``ask`` began, with the oracle's answer.
+
+        Args:
+            query: what ``ask`` returned.
+            forward: the same forward.
+            losses: one per example, shape ``(n,)``; tensors, arrays or lists.
+            gradients: of each example's loss, shaped like ``query.targets``.
+            curvature: for `Newton`.
+            value: a function from targets to losses, for `LineSearch`.
+            smoothness: L, for ``lr=None``.
+            regularise_on: as in ``ask``.
+        """
+        if query.step != self._steps:
+            raise BadArgument(
+                f"this query belongs to step {query.step + 1}; the optimiser is at step {self._steps + 1}. "
+                "A query is told once, in order: ask again."
+            )
+        z = query.targets
+
+        def tensor(answer: Any) -> Tensor:
+            return torch.as_tensor(answer, dtype=z.dtype, device=z.device)
+
+        point = TargetPoint(
+            targets=z,
+            losses=tensor(losses),
+            gradients=tensor(gradients),
+            curvature=None if curvature is None else (lambda: tensor(curvature)),
+            value=value,
+            smoothness=smoothness,
+        )
+        return self._tell(query, self._targets(forward, regularise_on), point)
+
+    def _targets(self, forward: Forward, regularise_on: Forward | None) -> core.Targets:
+        if not callable(forward):
+            raise BadArgument(
+                f"forward={type(forward).__name__} must be a function without arguments, lambda: "
+                "model(x): SSO evaluates it again as the parameters move"
+            )
+        params = [p for p in self.param_groups[0]["params"] if p.requires_grad]
+        if not params:
+            raise BadArgument("no parameter requires a gradient: there is nothing to train")
+        return core.Targets(forward, params, regularise_on)
+
+    def _ask(self, targets: core.Targets, index: Tensor | None) -> Query:
+        lr = self.param_groups[0]["lr"]
+        _check_lr(lr, zero_allowed=True)
+        first = self._steps == 0 and self.check_purity
+        return core.ask(targets, step=self._steps, index=index, check_purity=first)
+
+    def _tell(self, query: Query, targets: core.Targets, point: object) -> StepReport:
+        group = self.param_groups[0]
+        method = core.Method(
+            self.rule,
+            self.inner,
+            None if group["lr"] is None else float(group["lr"]),
+            self.schedule(self._steps + 1),
+            float(group["weight_decay"]),
+        )
+        report, self._rule_state, self._inner_state = core.tell(
+            query, targets, point, method, self._rule_state, self._inner_state
+        )
+        self._steps += 1
+        self.totals = self.totals + report
+        return report
+
+    # -- state ----------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything a resumed run needs: rule and inner state, step number, counts.
+
+        Tensors, numbers and strings only: ``torch.load(..., weights_only=True)`` reads it.
+        """
+        return {
+            **super().state_dict(),
+            "sso": {
+                "steps": self._steps,
+                "totals": asdict(self.totals),
+                "rule": type(self.rule).__name__,
+                "rule_state": self._rule_state,
+                "inner": type(self.inner).__name__,
+                "inner_state": self._inner_state,
+            },
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Resume from `state_dict`; refuses the state of another rule or inner solver."""
+        saved = state_dict.get("sso")
+        if saved is None:
+            raise BadArgument("this state_dict is not one of SSO: it has no 'sso' entry")
+        for part in ("rule", "inner"):
+            own = type(getattr(self, part)).__name__
+            if saved[part] != own:
+                raise BadArgument(
+                    f"this state_dict was saved with {part}={saved[part]}, the optimiser has {own}; "
+                    "build it with the same parts before loading"
+                )
+        super().load_state_dict({k: v for k, v in state_dict.items() if k != "sso"})
+        self._restore(copy.deepcopy(saved))
+
+    def _restore(self, saved: dict[str, Any]) -> None:
+        self._steps = int(saved["steps"])
+        self.totals = Counts(**saved["totals"])
+        self._rule_state = saved["rule_state"]
+        self._inner_state = saved["inner_state"]
+
+    def __getstate__(self) -> dict[str, Any]:
+        own = ("rule", "inner", "schedule", "check_purity", "totals")
+        own += ("_steps", "_rule_state", "_inner_state")
+        return {**super().__getstate__(), **{name: getattr(self, name) for name in own}}
+
+
+def _check_lr(lr: Any, *, zero_allowed: bool) -> None:
+    if lr is None:
+        return
+    value = float(lr)
+    if not (0.0 < value < float("inf") or (zero_allowed and value == 0.0)):
+        raise BadArgument(
+            f"lr={lr!r} must be positive and finite: it is η, the step in target space. Pass None for "
+            "1/(2L)."
+        )

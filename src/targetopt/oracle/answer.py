@@ -1,0 +1,71 @@
+"""Checking and counting what an oracle says, before anything believes it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from targetopt.oracle.base import Oracle
+from targetopt.oracle.loss import LossOracle, check_losses
+from targetopt.types import BadAnswer, BadArgument, TargetPoint, finite_rows
+
+
+def as_oracle(oracle: Any) -> Oracle:
+    """An oracle as it is; a bare function of the targets becomes a `LossOracle`."""
+    if isinstance(oracle, Oracle):
+        return oracle
+    if callable(oracle):
+        return LossOracle(oracle)
+    raise BadArgument(
+        f"oracle={oracle!r} must have query(z), or be a function that returns one loss per example. "
+        "Wrap a loss as to.LossOracle(to.losses.Logistic(y))."
+    )
+
+
+def checked(point: object, z: Tensor) -> TargetPoint:
+    """The answer, detached and on the targets' device, or an error that names the bad rows."""
+    if not isinstance(point, TargetPoint):
+        raise BadAnswer(
+            f"oracle.query(z) must return a TargetPoint; got {type(point).__name__}. Functions that return "
+            "losses can be passed as they are, (losses, gradients) through to.GradientOracle."
+        )
+    check_losses(point.losses, z)
+    if not isinstance(point.gradients, Tensor) or point.gradients.shape != z.shape:
+        shape = getattr(point.gradients, "shape", None)
+        raise BadAnswer(
+            f"the oracle's gradients must be shaped like the targets, {tuple(z.shape)}; got "
+            f"{tuple(shape) if shape is not None else type(point.gradients).__name__}"
+        )
+    losses = point.losses.detach().to(z)
+    gradients = point.gradients.detach().to(z)
+    good = finite_rows(losses) & finite_rows(gradients)
+    if not good.all():
+        rows = (~good).nonzero()[:, 0].tolist()
+        shown = ", ".join(map(str, rows[:10])) + (", …" if len(rows) > 10 else "")
+        raise BadAnswer(
+            f"the oracle's answer is not finite in {len(rows)} of {z.shape[0]} rows: {shown}. Nothing was "
+            "changed; repair or leave out these examples and call step again."
+        )
+    return replace(point, targets=z, losses=losses, gradients=gradients)
+
+
+class CountedValue:
+    """The oracle's ``value``, counted and checked; value calls are apart from gradient calls."""
+
+    def __init__(self, point: TargetPoint) -> None:
+        self.calls = 0
+        self._function = point.value
+
+    def __call__(self, z: Tensor) -> Tensor:
+        assert self._function is not None
+        self.calls += 1
+        losses = torch.as_tensor(self._function(z)).detach()
+        check_losses(losses, z)
+        return losses.to(z)
+
+    def attached(self, point: TargetPoint) -> TargetPoint:
+        """The same point, asking through this counter."""
+        return point if point.value is None else replace(point, value=self)

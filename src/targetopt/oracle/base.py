@@ -1,0 +1,21 @@
+"""The seam to the user's expensive code."""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+from torch import Tensor
+
+from targetopt.types import TargetPoint
+
+
+@runtime_checkable
+class Oracle(Protocol):
+    """Knows the loss. Asked once per outer step; nothing else ever calls the expensive code.
+
+    ``query(z)`` gets the targets ``z_t`` (detached, one row per example) and returns a
+    `TargetPoint` with one loss and one gradient per example, in the mean convention: the gradient of
+    *this example's* loss, not divided by n.
+    """
+
+    def query(self, z: Tensor) -> TargetPoint: ...

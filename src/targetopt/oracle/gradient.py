@@ -1,0 +1,66 @@
+"""Oracles that are black boxes: simulators, experts, services."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from targetopt.types import BadAnswer, BadArgument, TargetPoint
+
+
+class GradientOracle:
+    """An oracle from code outside autograd that returns losses and gradients itself.
+
+    Args:
+        function: ``z -> (losses, gradients)``: shape ``(n,)`` and shaped like ``z``; tensors or
+            numpy arrays.
+        value: ``z -> losses`` if a loss can be had without its gradient (for `LineSearch`).
+        curvature: ``z -> ∂²ℓ_i/∂z_i²`` (for `Newton`).
+        smoothness: L, if known (for ``lr=None``).
+
+    Example:
+        >>> import torch, targetopt as to
+        >>> def simulator(z):
+        ...     error = z.numpy() - 3.0
+        ...     return 0.5 * error**2, error
+        >>> to.GradientOracle(simulator).query(torch.tensor([1.0, 5.0])).gradients
+        tensor([-2.,  2.])
+    """
+
+    def __init__(
+        self,
+        function: Callable[[Tensor], tuple[object, object]],
+        *,
+        value: Callable[[Tensor], Tensor] | None = None,
+        curvature: Callable[[Tensor], Tensor] | None = None,
+        smoothness: float | None = None,
+    ) -> None:
+        if not callable(function):
+            raise BadArgument(f"GradientOracle: function={function!r} must be callable")
+        if smoothness is not None and not 0 < smoothness < float("inf"):
+            raise BadArgument(
+                f"GradientOracle: smoothness={smoothness!r} must be positive and finite"
+            )
+        self.function = function
+        self.value = value
+        self.curvature = curvature
+        self.smoothness = smoothness
+
+    def query(self, z: Tensor) -> TargetPoint:
+        answer = self.function(z)
+        if not isinstance(answer, tuple) or len(answer) != 2:
+            raise BadAnswer(
+                f"GradientOracle: the function must return (losses, gradients); got {type(answer).__name__}"
+            )
+        losses, gradients = (torch.as_tensor(a, dtype=z.dtype, device=z.device) for a in answer)
+        curvature = self.curvature
+        return TargetPoint(
+            targets=z,
+            losses=losses.detach(),
+            gradients=gradients.detach(),
+            curvature=None if curvature is None else (lambda: curvature(z)),
+            value=self.value,
+            smoothness=self.smoothness,
+        )

@@ -1,0 +1,22 @@
+"""Target-space rules: each turns one oracle answer into a surrogate. One rule a file."""
+
+from targetopt.rules.adagrad import AdaGrad
+from targetopt.rules.adagrad_norm import AdaGradNorm
+from targetopt.rules.base import Proposal, Rule
+from targetopt.rules.ftrl import FTRL
+from targetopt.rules.gradient_step import GradientStep
+from targetopt.rules.line_search import LineSearch
+from targetopt.rules.mirror_descent import MirrorDescent
+from targetopt.rules.newton import Newton
+
+__all__ = [
+    "FTRL",
+    "AdaGrad",
+    "AdaGradNorm",
+    "GradientStep",
+    "LineSearch",
+    "MirrorDescent",
+    "Newton",
+    "Proposal",
+    "Rule",
+]

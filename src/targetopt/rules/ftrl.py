@@ -1,0 +1,54 @@
+"""Follow the regularised leader in target space."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from targetopt.rules.base import Proposal, Rule
+from targetopt.rules.memory import grown, memory_kind, rows_of
+from targetopt.surrogate import Quadratic
+from targetopt.types import State, TargetPoint
+
+
+@dataclass(frozen=True)
+class FTRL(Rule):
+    """q(z) = ⟨Σ_{s≤t} g_s, z⟩ + (1/2η_t)‖z − z_1‖²: all past gradients, one proximal term (paper §4).
+
+    Each example remembers the sum of its gradients and the targets at which it was first seen, per
+    data row with ``index=``, else per position (``report.memory`` says which). The constant makes
+    q(z_t) = ℓ(z_t).
+
+    Example:
+        >>> import torch, targetopt as to
+        >>> w = torch.zeros(1, dtype=torch.float64, requires_grad=True)
+        >>> oracle = to.LossOracle(to.losses.Squared(torch.tensor([1.0], dtype=torch.float64)))
+        >>> opt = to.SSO([w], lr=0.5, rule=to.FTRL(), inner=to.Exact())
+        >>> for _ in range(2):
+        ...     _ = opt.step(lambda: 1 * w, oracle)
+        >>> w.detach()  # the same as two gradient steps in target space
+        tensor([0.7500], dtype=torch.float64)
+
+    Reference: Abernethy et al. 2009; McMahan, *Follow-the-Regularized-Leader*, 2011.
+    """
+
+    def propose(self, point: TargetPoint, lr: float | None, decay: float, state: State) -> Proposal:
+        eta = self.step_size(point, lr, decay)
+        z, rows = point.targets, rows_of(point)
+        sums = grown(state.get("gradient_sum"), point)
+        starts = grown(state.get("start"), point)
+        seen = torch.zeros(starts.shape[0], dtype=torch.bool, device=z.device)
+        if "seen" in state:
+            seen[: state["seen"].shape[0]] = state["seen"]
+        new = ~seen[rows]
+        starts[rows] = torch.where(new.reshape(-1, *([1] * (z.ndim - 1))), z, starts[rows])
+        seen[rows] = True
+        sums[rows] += point.gradients
+        surrogate = Quadratic(starts[rows], sums[rows], z.new_tensor(1.0 / eta), point.loss)
+        at_current = surrogate.value(z) - point.loss
+        surrogate = Quadratic(
+            surrogate.anchor, surrogate.linear, surrogate.metric, point.loss - at_current
+        )
+        kept = {"gradient_sum": sums, "start": starts, "seen": seen}
+        return Proposal(surrogate, kept, eta, memory_kind(point))

@@ -1,0 +1,72 @@
+"""SSO-SLS: the target step found by backtracking in target space."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from targetopt.divergence import SquaredEuclidean
+from targetopt.rules.base import Proposal, Rule
+from targetopt.types import BadArgument, State, TargetPoint
+
+
+@dataclass(frozen=True)
+class LineSearch(Rule):
+    """Armijo in target space: the first η with ℓ(z − ηg) ≤ ℓ(z) − c·η·‖g‖² (paper §5, SSO-SLS).
+
+    The search begins at ``grow`` times the last accepted step, never above ``lr`` if one is given;
+    the first begins at ``lr``, or at 1/L, or at 1. A schedule multiplies the accepted step. Each
+    trial is one *value* call of the oracle, counted apart from gradient calls.
+
+    Args:
+        c: share of the linear decrease that must be realised; ½ accepts 1/L.
+        shrink: factor after a rejected trial.
+        grow: factor on the last accepted step at the next step's first trial.
+        max_backtracks: trials after the first; then the last η is used.
+
+    Example:
+        >>> import torch, targetopt as to
+        >>> w = torch.zeros(2, dtype=torch.float64, requires_grad=True)
+        >>> x = torch.eye(2, dtype=torch.float64)
+        >>> y = torch.tensor([1.0, -1.0], dtype=torch.float64)
+        >>> opt = to.SSO([w], rule=to.LineSearch(), inner=to.Exact())
+        >>> report = opt.step(lambda: x @ w, to.LossOracle(to.losses.Logistic(y)))
+        >>> report.eta, report.oracle_calls, report.value_calls
+        (4.0, 1, 1)
+
+    Reference: Vaswani et al., *Painless Stochastic Gradient*, NeurIPS 2019; paper §5.
+    """
+
+    c: float = 0.5
+    shrink: float = 0.5
+    grow: float = 2.0
+    max_backtracks: int = 60
+
+    needs: ClassVar[frozenset[str]] = frozenset({"value"})
+
+    def __post_init__(self) -> None:
+        if not (0 < self.c < 1 and 0 < self.shrink < 1 <= self.grow and self.max_backtracks >= 0):
+            raise BadArgument(
+                "LineSearch needs 0 < c < 1, 0 < shrink < 1 ≤ grow and max_backtracks ≥ 0; got "
+                f"c={self.c!r}, shrink={self.shrink!r}, grow={self.grow!r}, max_backtracks={self.max_backtracks!r}"
+            )
+
+    def propose(self, point: TargetPoint, lr: float | None, decay: float, state: State) -> Proposal:
+        assert point.value is not None  # `check` has refused such oracles
+        eta = self._first_trial(point, lr, state)
+        loss, slope = float(point.loss), float(point.gradient_norm_squared)
+        for _ in range(self.max_backtracks + 1):
+            trial = point.value(point.targets - eta * point.gradients).mean()
+            if float(trial) <= loss - self.c * eta * slope:
+                break
+            eta *= self.shrink
+        used = eta * decay
+        return Proposal(SquaredEuclidean().surrogate(point, used), {"eta": eta}, used)
+
+    def _first_trial(self, point: TargetPoint, lr: float | None, state: State) -> float:
+        if "eta" in state:
+            grown = float(state["eta"]) * self.grow
+            return grown if lr is None else min(grown, lr)
+        if lr is not None:
+            return lr
+        return 1.0 if point.smoothness is None else 1.0 / point.smoothness

@@ -1,0 +1,41 @@
+"""Per-example memory of the rules that remember: rows of a table, found by data index or position."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from targetopt.types import BadArgument, TargetPoint
+
+
+def memory_kind(point: TargetPoint) -> str:
+    """``"per example"`` with ``index=``, else ``"per position"``: what the report says."""
+    return "per position" if point.index is None else "per example"
+
+
+def grown(table: Tensor | None, point: TargetPoint) -> Tensor:
+    """A fresh copy of the table with a (zero) row for every example of this point."""
+    z = point.targets
+    rows = z.shape[0] if point.index is None else int(point.index.max()) + 1
+    if table is None:
+        return z.new_zeros((rows, *z.shape[1:]))
+    if table.shape[1:] != z.shape[1:]:
+        raise BadArgument(
+            f"the rule's memory holds rows of shape {tuple(table.shape[1:])}, the targets have "
+            f"{tuple(z.shape[1:])}. One rule serves one forward; use a second optimiser."
+        )
+    if point.index is None and table.shape[0] != rows:
+        raise BadArgument(
+            f"without index= the rule remembers each position of the batch, and the batch had "
+            f"{table.shape[0]} examples before and has {rows} now. Pass index= (the data rows of "
+            "this batch) to step, or drop the last short batch."
+        )
+    if table.shape[0] < rows:
+        more = z.new_zeros((rows - table.shape[0], *z.shape[1:]))
+        return torch.cat([table, more])
+    return table.clone()
+
+
+def rows_of(point: TargetPoint) -> Tensor | slice:
+    """What selects this point's rows from a table."""
+    return slice(None) if point.index is None else point.index

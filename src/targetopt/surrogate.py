@@ -1,0 +1,170 @@
+"""Surrogates q(z): what a rule proposes and an inner solver minimises.
+
+All work in the mean convention of `targetopt.types`: ``value`` is the mean over examples and
+``gradient`` has *per-example* scale, so that ∇_θ q(f(θ)) = (1/n) Jᵀ gradient(f(θ)).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from targetopt.types import MissingCapability
+
+
+def _mean(per_entry: Tensor) -> Tensor:
+    return per_entry.sum() / per_entry.shape[0]
+
+
+class Surrogate(ABC):
+    """A function of the targets that needs no oracle.
+
+    The inner loop calls ``gradient`` once per step and ``change`` once per trial; neither may build
+    an autograd graph.
+    """
+
+    anchor: Tensor
+    """Targets the surrogate was built at; inner forwards must have this shape."""
+
+    @abstractmethod
+    def value(self, z: Tensor) -> Tensor:
+        """q(z), a scalar."""
+
+    @abstractmethod
+    def gradient(self, z: Tensor) -> Tensor:
+        """∂q_i/∂z_i at per-example scale, shaped like ``z``."""
+
+    @abstractmethod
+    def change(self, before: Tensor, after: Tensor, gradient_before: Tensor) -> Tensor:
+        """q(after) − q(before), accurate even where the values agree in most digits."""
+
+    @abstractmethod
+    def curvature_product(self, z: Tensor, v: Tensor) -> Tensor:
+        """∂²q_i/∂z_i² v_i at ``z``: the metric Gauss–Newton and exact solves use."""
+
+    @abstractmethod
+    def minimiser(self) -> Tensor:
+        """The unconstrained minimiser z_{t+½}, where a perfect model would land."""
+
+
+@dataclass(frozen=True)
+class Quadratic(Surrogate):
+    """q(z) = constant + mean_i [ s_i·(z_i − a_i) + ½ (z_i − a_i)ᵀ W_i (z_i − a_i) ].
+
+    Attributes:
+        anchor: ``a``; z_t, except for FTRL, which stays at its first targets.
+        linear: ``s``, the gradient at the anchor, per example.
+        metric: ``W``: a 0-d tensor (the same everywhere), a tensor shaped like ``anchor`` (diagonal)
+            or with one more axis (a matrix per example).
+        constant: the value at the anchor.
+    """
+
+    anchor: Tensor
+    linear: Tensor
+    metric: Tensor
+    constant: Tensor
+
+    @property
+    def uniform(self) -> bool:
+        """Whether the metric is one number."""
+        return self.metric.ndim == 0
+
+    def _weighted(self, v: Tensor) -> Tensor:
+        if self.metric.ndim == self.anchor.ndim + 1:
+            return torch.einsum("nij,nj->ni", self.metric, v)
+        return self.metric * v
+
+    def value(self, z: Tensor) -> Tensor:
+        d = z - self.anchor
+        return self.constant + _mean(d * (self.linear + 0.5 * self._weighted(d)))
+
+    def gradient(self, z: Tensor) -> Tensor:
+        return self.linear + self._weighted(z - self.anchor)
+
+    def change(self, before: Tensor, after: Tensor, gradient_before: Tensor) -> Tensor:
+        d = after - before
+        if self.uniform:  # one pass fewer, on the hot path
+            return _mean(d * torch.add(gradient_before, d * self.metric, alpha=0.5))
+        return _mean(d * (gradient_before + 0.5 * self._weighted(d)))
+
+    def curvature_product(self, z: Tensor, v: Tensor) -> Tensor:
+        return self._weighted(v)
+
+    def minimiser(self) -> Tensor:
+        if self.metric.ndim == self.anchor.ndim + 1:
+            return self.anchor - torch.linalg.solve(self.metric, self.linear)
+        return self.anchor - self.linear / self.metric
+
+    def regularised_on(self, everything: Tensor) -> Quadratic:
+        """The paper's analysis surrogate q̃ (§4.1.1): gradient on the batch, regulariser on all data.
+
+        Returns a surrogate of the stacked targets (batch rows first, then all rows)::
+
+            q̃ = constant + (1/b) Σ_batch g_i·(z_i − z_t,i) + (1/η)(1/n) Σ_all ½‖z_i − z_t,i‖²
+
+        which is the paper's with η' = ηn.
+        """
+        if not self.uniform:
+            raise MissingCapability(
+                "regularise_on= needs a rule whose metric is one number, since only the batch's "
+                "curvature or memory is known. This rule's metric varies by example. Use "
+                "GradientStep, LineSearch or AdaGradNorm."
+            )
+        b, n = self.anchor.shape[0], everything.shape[0]
+        rows = b + n
+        per_row = self.metric * (rows / n)
+        shape = (rows, *([1] * (self.anchor.ndim - 1)))
+        on = torch.zeros(shape, dtype=self.anchor.dtype, device=self.anchor.device)
+        on[b:] = per_row
+        return Quadratic(
+            anchor=torch.cat([self.anchor, everything]),
+            linear=torch.cat([self.linear * (rows / b), torch.zeros_like(everything)]),
+            metric=on.expand(rows, *self.anchor.shape[1:]),
+            constant=self.constant,
+        )
+
+
+@dataclass(frozen=True)
+class EntropicProximal(Surrogate):
+    """q(z) = constant + (1/η) mean_i KL(z_i ‖ h_i), h the exponentiated-gradient half-step.
+
+    For z and z_t on the simplex this equals ℓ(z_t) + ⟨g, z − z_t⟩ + (1/η) mean KL(z ‖ z_t), as
+    log h = log z_t − ηg − log Σ z_t exp(−ηg). The generalised KL, Σ z log(z/h) − z + h, makes h the
+    minimiser over all positive z too. Everything is held as log h.
+    """
+
+    anchor: Tensor
+    log_half_step: Tensor
+    eta: float
+    constant: Tensor
+
+    def _log(self, z: Tensor) -> Tensor:
+        return z.clamp_min(torch.finfo(z.dtype).tiny).log()
+
+    def _entries(self, z: Tensor) -> Tensor:
+        inside = torch.xlogy(z, z) - z * self.log_half_step - z + self.log_half_step.exp()
+        return torch.where(z < 0, torch.inf, inside) / self.eta
+
+    def value(self, z: Tensor) -> Tensor:
+        return self.constant + _mean(self._entries(z))
+
+    def gradient(self, z: Tensor) -> Tensor:
+        return (self._log(z) - self.log_half_step) / self.eta
+
+    def change(self, before: Tensor, after: Tensor, gradient_before: Tensor) -> Tensor:
+        # Bregman form: the linear part exactly, the remainder as KL(after ‖ before).
+        d = after - before
+        ratio = d / before.clamp_min(torch.finfo(before.dtype).tiny)
+        remainder = after * torch.log1p(ratio.clamp_min(-1)) - d
+        remainder = torch.where(after == 0, before, remainder)
+        entries = d * gradient_before + remainder / self.eta
+        return _mean(torch.where(after < 0, torch.inf, entries))
+
+    def curvature_product(self, z: Tensor, v: Tensor) -> Tensor:
+        return v / (self.eta * z.clamp_min(torch.finfo(z.dtype).tiny))
+
+    def minimiser(self) -> Tensor:
+        return self.log_half_step.exp()

@@ -1,0 +1,154 @@
+"""What passes between the seams: the oracle's answer, the step's report, and the errors.
+
+Convention, stated once for the whole package. Targets ``z = f(θ)`` have shape ``(n,)`` or
+``(n, …)`` with one row per example; a loss gives one number per example; everything is averaged::
+
+    ℓ(z) = (1/n) Σ ℓ_i(z_i)      ⟨a, b⟩ = (1/n) Σ a_i · b_i      g_i = ∂ℓ_i(z_i)/∂z_i
+
+so the target step η does not depend on the batch size, and duplicating every example changes
+nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Forward = Callable[[], Tensor]
+"""A user's ``lambda: model(x)``: the targets at the current parameters."""
+
+State = dict[str, Any]
+"""Explicit state of a rule or inner solver: tensors and plain numbers, nothing else."""
+
+
+class TargetoptError(Exception):
+    """Base of every error this package raises on purpose."""
+
+
+class BadArgument(TargetoptError, ValueError):
+    """An argument has a value it cannot have."""
+
+
+class BadAnswer(TargetoptError, ValueError):
+    """The oracle answered with the wrong shape, type, or with values that are not finite."""
+
+
+class BadForward(TargetoptError, RuntimeError):
+    """The forward is not a function of the parameters alone, or gives unusable targets."""
+
+
+class MissingCapability(TargetoptError, TypeError):
+    """A method needs something its partner does not offer: "X needs Y. Z has none. Use W."."""
+
+
+class Diverged(TargetoptError, ArithmeticError):
+    """The inner solver left the finite numbers; the parameters were put back."""
+
+
+@dataclass(frozen=True)
+class TargetPoint:
+    """What the oracle said of the targets ``z_t``: one expensive call.
+
+    Attributes:
+        targets: ``z_t``, detached, one row per example.
+        losses: ``ℓ_i(z_i)``, shape ``(n,)``.
+        gradients: ``∂ℓ_i/∂z_i``, shaped like ``targets``.
+        curvature: gives ``∂²ℓ_i/∂z_i²`` at ``z_t`` when called, shaped like ``targets`` if it is
+            diagonal, with one more axis if each example has a matrix; ``None`` if unknown.
+        value: gives the losses of other targets (a line-search asks this); ``None`` if unknown.
+        smoothness: ``L``, the largest curvature of one example's loss; ``None`` if unknown.
+        index: the data rows these examples are, for rules that remember each example.
+    """
+
+    targets: Tensor
+    losses: Tensor
+    gradients: Tensor
+    curvature: Callable[[], Tensor] | None = None
+    value: Callable[[Tensor], Tensor] | None = None
+    smoothness: float | None = None
+    index: Tensor | None = None
+
+    @property
+    def loss(self) -> Tensor:
+        """ℓ(z_t), the mean of the losses."""
+        return self.losses.mean()
+
+    @property
+    def gradient_norm_squared(self) -> Tensor:
+        """‖g‖² in the mean inner product."""
+        return self.gradients.square().sum() / self.gradients.shape[0]
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Exact numbers of calls: what was paid for.
+
+    ``oracle_calls`` are gradient-oracle calls (the expensive ones), ``value_calls`` loss-only calls
+    of a line-search, ``forward_calls`` calls of the model, ``backward_calls`` vector-Jacobian
+    products through it, ``jvp_calls`` Jacobian-vector products, ``inner_steps`` parameter updates.
+    """
+
+    oracle_calls: int = 0
+    value_calls: int = 0
+    inner_steps: int = 0
+    forward_calls: int = 0
+    backward_calls: int = 0
+    jvp_calls: int = 0
+
+    def __add__(self, other: Counts) -> Counts:
+        names = [item.name for item in fields(Counts)]
+        return Counts(**{name: getattr(self, name) + getattr(other, name) for name in names})
+
+
+@dataclass(frozen=True)
+class StepReport(Counts):
+    """What one outer step did. Counts are of this step alone; ``opt.totals`` has the sums.
+
+    Attributes:
+        step: number of this outer step, from 1.
+        loss: ℓ(z_t) before the update, as the oracle said (without the weight-decay term).
+        gradient_norm: ‖g_t‖ in target space (mean inner product).
+        eta: the target step η_t the rule settled on (for diagonal rules, the mean of theirs).
+        surrogate_decrease: q_t(θ_t) − q_t(θ_{t+1}), weight decay included.
+        stop_reason: why the inner solver stopped: ``"max-steps"``, ``"gradient"``,
+            ``"decrease"``, ``"line-search"`` (no smaller value to be found) or ``"exact"``.
+        memory: for rules that remember each example: ``"per example"`` when ``index=`` was given,
+            ``"per position"`` when rows of successive batches were taken for the same examples.
+        form: how a linear forward was solved (``"dual"``, ``"primal"``, ``"matvec"``), else ``""``.
+    """
+
+    step: int = 0
+    loss: float = float("nan")
+    gradient_norm: float = float("nan")
+    eta: float = float("nan")
+    surrogate_decrease: float = float("nan")
+    stop_reason: str = ""
+    memory: str = ""
+    form: str = ""
+
+
+@dataclass
+class Query:
+    """The targets that wait for the oracle's answer (``opt.ask`` makes it, ``opt.tell`` ends it).
+
+    It can be pickled and told in another process: only ``targets``, ``step``, ``index`` and the
+    frozen randomness travel.
+    """
+
+    targets: Tensor
+    step: int
+    index: Tensor | None = None
+    rng: list[tuple[str, Tensor]] = field(default_factory=list)
+    live: Any = field(default=None, repr=False, compare=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "live": None}
+
+
+def finite_rows(tensor: Tensor) -> Tensor:
+    """Boolean per row: every entry of the row is finite."""
+    return torch.isfinite(tensor).reshape(tensor.shape[0], -1).all(dim=1)
