@@ -1,0 +1,262 @@
+"""The commands of ``targetopt``: each reads its arguments, calls the library, shows what came."""
+
+import shlex
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from targetopt.bench import demo as demonstration
+from targetopt.bench import status as progress_report
+from targetopt.bench.document import SpecError
+from targetopt.bench.methods import METHODS
+from targetopt.bench.progress import display_for, named
+from targetopt.bench.runner import Summary
+from targetopt.bench.runner import run as run_experiment
+from targetopt.bench.spec import Experiment
+from targetopt.problems import data_cli
+from targetopt.problems import registry as problems
+from targetopt.types import TargetoptError
+
+app = typer.Typer(
+    name="targetopt",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    help="Train models whose gradients are expensive; compare, plot and reproduce.\n\n"
+    "Begin with: targetopt demo",
+)
+app.add_typer(data_cli.app, name="data")
+
+console = Console()
+errors = Console(stderr=True)
+
+Out = Annotated[Path | None, typer.Option(help="Result directory; made if it is not there.")]
+Jobs = Annotated[int | None, typer.Option(min=1, help="Runs at once. [default: all cores]")]
+
+
+class ExecutorName(StrEnum):
+    """Where runs happen."""
+
+    local = "local"
+    ray = "ray"
+
+
+class What(StrEnum):
+    """What can be listed."""
+
+    problems = "problems"
+    methods = "methods"
+    figures = "figures"
+
+
+@contextmanager
+def _clear_errors() -> Iterator[None]:
+    """Errors that are meant for people end the command with their text, not with a traceback."""
+    try:
+        yield
+    except SpecError as error:
+        errors.print(Text(str(error)), soft_wrap=True)
+        raise typer.Exit(2) from None
+    except (TargetoptError, FileNotFoundError, ModuleNotFoundError) as error:
+        errors.print(Text(f"Error: {error}"), soft_wrap=True)
+        raise typer.Exit(1) from None
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Result directory.")] = Path("targetopt-demo"),
+    jobs: Jobs = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Random seeds per method.")] = 2,
+) -> None:
+    """Compare SSO with its rivals on embedded data, and write a report.
+
+    About a minute on two cores; needs no network. Interrupted, it goes on where it was.
+
+    Examples:
+
+        targetopt demo
+
+        targetopt demo --seeds 3 --jobs 4 --out my-demo
+    """
+    with _clear_errors(), _terminated_like_interrupted():
+        experiment = demonstration.experiment(seeds)
+        _announce(f"{experiment.name}: results go to {out}")
+        summary = run_experiment(experiment, out, jobs=jobs, display=display_for(console))
+        _conclude(summary)
+        console.print(demonstration.table(out))
+        report(out)
+
+
+@app.command()
+def run(
+    spec: Annotated[Path, typer.Argument(metavar="SPEC.toml", help="What to compare.")],
+    out: Out = None,
+    jobs: Jobs = None,
+    executor: Annotated[
+        ExecutorName, typer.Option(help="This machine, or a Ray cluster (RAY_ADDRESS).")
+    ] = ExecutorName.local,
+    time_limit: Annotated[
+        float | None, typer.Option(min=0.001, help="Seconds that one run may take.")
+    ] = None,
+    checkpoint_seconds: Annotated[
+        float, typer.Option(min=0.0, help="How often a long run keeps a checkpoint.")
+    ] = 30.0,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Id of a run to do, or its beginning; may be repeated.")
+    ] = None,
+    track: Annotated[
+        list[str] | None, typer.Option(help="Log to a tracker too, e.g. tensorboard.")
+    ] = None,
+) -> None:
+    """Run every problem × method × seed of SPEC.toml.
+
+    What is finished is never run again: give the same command to go on after an interruption or
+    to try failed runs once more. Several runners may share one directory.
+
+    Examples:
+
+        targetopt run examples/quickstart.toml
+
+        targetopt run grid.toml --jobs 8 --out results/grid --time-limit 600
+
+        targetopt run grid.toml --executor ray --out /shared/grid
+
+        targetopt run results/grid/spec.toml --only 3f2a9c --out redo
+    """
+    with _clear_errors(), _terminated_like_interrupted():
+        experiment = Experiment.read(spec)
+        directory = out or Path("results") / spec.stem
+        _announce(f"{experiment.name}: results go to {directory}")
+        summary = run_experiment(
+            experiment,
+            directory,
+            jobs=jobs,
+            executor=executor.value,
+            time_limit=time_limit,
+            checkpoint_seconds=checkpoint_seconds,
+            only=tuple(only or ()),
+            trackers=tuple(track or ()),
+            display=display_for(console),
+        )
+        _conclude(summary)
+        console.print(f"Next: targetopt report {shlex.quote(str(directory))}", highlight=False)
+        if summary.statuses.get("failed") or summary.statuses.get("timeout"):
+            raise typer.Exit(1)
+
+
+@app.command()
+def report(directory: Annotated[Path, typer.Argument(help="A result directory.")]) -> None:
+    """Write report.html, figures as png and pdf, and tables as csv.
+
+    Examples:
+
+        targetopt report results/grid
+    """
+    from targetopt.bench import report as reporting
+
+    with _clear_errors():
+        path = reporting.write(directory)
+        console.print("Report:", Text(str(path.resolve())), soft_wrap=True, highlight=False)
+
+
+@app.command()
+def status(directory: Annotated[Path, typer.Argument(help="A result directory.")]) -> None:
+    """Show what is done, running and failed, with the reasons.
+
+    Examples:
+
+        targetopt status results/grid
+    """
+    with _clear_errors():
+        console.print(progress_report.describe(directory), soft_wrap=True)
+
+
+@app.command("list")
+def list_(
+    what: Annotated[What | None, typer.Argument(help="One kind; all if left out.")] = None,
+) -> None:
+    """List the problems, methods and figures that specifications and commands can name.
+
+    Examples:
+
+        targetopt list
+
+        targetopt list methods
+    """
+    tables: dict[What, Callable[[], Table | str]] = {
+        What.problems: _problem_table,
+        What.methods: _method_table,
+        What.figures: _figures,
+    }
+    with _clear_errors():
+        for kind in [what] if what else list(What):
+            console.print(tables[kind](), soft_wrap=True)
+
+
+def _problem_table() -> Table:
+    table = Table("problem", "what it is", "options", box=None)
+    for name in problems.names():
+        declared = problems.declaration(name)
+        options = ", ".join(f"{key}={item.default!r}" for key, item in declared.options.items())
+        table.add_row(name, declared.description, options)
+    return table
+
+
+def _method_table() -> Table:
+    table = Table("method", "what it is", "options", box=None)
+    for name, method in METHODS.items():
+        options = ", ".join(f"{key}={item.default!r}" for key, item in method.model_fields.items())
+        table.add_row(name, method.about, options)
+    return table
+
+
+def _figures() -> str:
+    packaged = Path(__file__).resolve().parent.parent / "paper"
+    names = sorted(path.stem for path in packaged.glob("*.toml"))
+    return "figures: " + (", ".join(names) if names else "none in this version")
+
+
+def _announce(text: str) -> None:
+    console.print(Text(text), soft_wrap=True)
+
+
+def _conclude(summary: Summary) -> None:
+    """What came of it; after Ctrl-C, how to go on."""
+    counts = ", ".join(f"{count} {status}" for status, count in sorted(summary.statuses.items()))
+    _announce(f"{summary.total} runs: {counts or 'none ended'}")
+    for config, status_, reason in summary.troubles:
+        _announce(f"  {status_}: {named(config)} ({config.id}): {reason}")
+    if summary.interrupted:
+        command = shlex.join(["targetopt", *sys.argv[1:]])
+        _announce(
+            f"Stopped. {summary.total - summary.left} of {summary.total} runs are finished and "
+            f"kept; unfinished ones go on from their checkpoints. Go on with:\n    {command}"
+        )
+        raise typer.Exit(130)
+
+
+@contextmanager
+def _terminated_like_interrupted() -> Iterator[None]:
+    """SIGTERM, as batch systems send it, ends a command the way Ctrl-C does."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    except KeyboardInterrupt:
+        errors.print("Stopped before any run began.")
+        raise typer.Exit(130) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)

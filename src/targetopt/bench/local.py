@@ -1,0 +1,219 @@
+"""Runs on this machine: a handful of worker processes that live as long as there is work."""
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+
+from targetopt.bench.work import Event, Task, perform
+from targetopt.types import TargetoptError
+
+ONE_THREAD = dict.fromkeys(
+    (
+        "OMP_NUM_THREADS",
+        "OPENBLAS_NUM_THREADS",
+        "MKL_NUM_THREADS",
+        "VECLIB_MAXIMUM_THREADS",
+        "NUMEXPR_NUM_THREADS",
+        "NUMBA_NUM_THREADS",
+    ),
+    "1",
+)
+"""Set in every worker before anything is imported: jobs share the cores, threads would fight."""
+
+AHEAD = 2
+"""Tasks given to a worker at once: the one it does and the one it takes up without waiting."""
+
+
+class WorkersCannotStart(TargetoptError, RuntimeError):
+    """A worker process ended before it could do anything."""
+
+
+@dataclass
+class _Worker:
+    process: SpawnProcess
+    connection: Connection
+    tasks: list[Task] = field(default_factory=list)
+    running: str | None = None
+    ready: bool = False
+
+
+class LocalExecutor:
+    """``jobs`` spawned processes, each given :data:`AHEAD` tasks, replaced when they die."""
+
+    def __init__(self, jobs: int) -> None:
+        self.jobs = jobs
+        self._workers: list[_Worker] = []
+
+    @property
+    def free(self) -> int:
+        """How many more tasks can be given out now."""
+        given = sum(len(worker.tasks) for worker in self._workers)
+        return self.jobs * AHEAD - given
+
+    def submit(self, task: Task) -> None:
+        idle = [worker for worker in self._workers if not worker.tasks]
+        if not idle and len(self._workers) < self.jobs:
+            self._workers.append(_start_worker())
+            idle = self._workers[-1:]
+        worker = idle[0] if idle else min(self._workers, key=lambda worker: len(worker.tasks))
+        worker.tasks.append(task)
+        with suppress(BrokenPipeError):  # it has died; wait() will find that out and say so
+            worker.connection.send(task)
+
+    def wait(self, timeout: float) -> list[Event]:
+        """Events since last asked; waits at most ``timeout`` seconds for the first."""
+        ready = wait([worker.connection for worker in self._workers], timeout)
+        events: list[Event] = []
+        for worker in list(self._workers):
+            if worker.connection in ready:
+                events += self._listen(worker)
+        return events
+
+    def stop(self, grace: float) -> Iterator[Event]:
+        """Ask all workers to stop at a checkpoint; after ``grace`` seconds, end them."""
+        for worker in self._workers:
+            with suppress(OSError):
+                worker.connection.send(None)
+            if worker.process.pid is not None:
+                with suppress(ProcessLookupError):
+                    os.kill(worker.process.pid, signal.SIGTERM)
+        deadline = time.monotonic() + grace
+        while self._workers and time.monotonic() < deadline:
+            yield from self.wait(0.2)
+
+    def close(self) -> None:
+        """End every worker. None is doing anything that its claim and checkpoint do not cover."""
+        for worker in self._workers:
+            worker.process.kill()
+        for worker in self._workers:
+            worker.process.join()
+            worker.connection.close()
+        self._workers.clear()
+
+    def _listen(self, worker: _Worker) -> list[Event]:
+        events = []
+        try:
+            while worker.connection.poll():
+                event = worker.connection.recv()
+                worker.ready = True
+                if event is None:
+                    continue
+                events.append(event)
+                if event.kind == "started":
+                    worker.running = event.run
+                elif event.kind != "progress":
+                    worker.running = None
+                    worker.tasks = [task for task in worker.tasks if task.run != event.run]
+        except (EOFError, ConnectionResetError):
+            events += self._bury(worker)
+        return events
+
+    def _bury(self, worker: _Worker) -> Iterator[Event]:
+        worker.process.join()
+        worker.connection.close()
+        self._workers.remove(worker)
+        how = _how_it_ended(worker.process.exitcode or 0)
+        if not worker.ready and worker.process.exitcode != -signal.SIGTERM:
+            raise WorkersCannotStart(
+                f"a worker process {how} before its first run. What it printed above says why."
+            )
+        for task in worker.tasks:
+            if task.run == worker.running:
+                yield Event("died", task.run, reason=f"the process doing this run {how}")
+            else:
+                yield Event("returned", task.run)
+
+
+def _how_it_ended(exitcode: int) -> str:
+    """
+    >>> _how_it_ended(-11)
+    'was ended by SIGSEGV'
+    >>> _how_it_ended(3)
+    'exited with code 3'
+    """
+    if exitcode >= 0:
+        return f"exited with code {exitcode}"
+    name = signal.Signals(-exitcode).name
+    hint = " (the system does that when memory runs out)" if name == "SIGKILL" else ""
+    return f"was ended by {name}{hint}"
+
+
+def _start_worker() -> _Worker:
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_work, args=(theirs,), daemon=True)
+    with _inherited_by_workers():
+        process.start()
+    theirs.close()
+    return _Worker(process, ours)
+
+
+@contextmanager
+def _inherited_by_workers() -> Iterator[None]:
+    """Environment and signals that a process started in here begins with.
+
+    SIGINT is ignored from birth: Ctrl-C reaches the whole terminal, and it is the runner that
+    answers it.
+    """
+    before = {name: os.environ.get(name) for name in ONE_THREAD}
+    os.environ.update(ONE_THREAD)
+    main_thread = threading.current_thread() is threading.main_thread()
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN) if main_thread else None
+    try:
+        yield
+    finally:
+        if main_thread:
+            signal.signal(signal.SIGINT, handler)
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def one_thread() -> None:
+    """What the environment cannot say any more: torch keeps its own counts."""
+    import torch
+
+    torch.set_num_threads(1)
+    with suppress(RuntimeError):  # once parallel work has begun, torch refuses; harmless
+        torch.set_num_interop_threads(1)
+
+
+def _work(connection: Connection) -> None:
+    """The life of a worker: tasks come in, events go out, until the pipe closes."""
+    stopping = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stopping.set())
+    threading.Thread(target=_die_with_parent, daemon=True).start()
+    one_thread()
+    _send(connection, None)  # alive
+    while not stopping.is_set():
+        try:
+            task = connection.recv()
+        except EOFError:
+            return
+        if task is None:
+            return
+        _send(connection, perform(task, stopping.is_set, lambda event: _send(connection, event)))
+
+
+def _send(connection: Connection, event: Event | None) -> None:
+    try:
+        connection.send(event)
+    except OSError:  # the runner is gone; the run must not take that for a failure of its own
+        os._exit(1)
+
+
+def _die_with_parent() -> None:
+    """A killed runner leaves no orphans: their claims would keep the next runner waiting."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    wait([parent.sentinel])
+    os._exit(1)

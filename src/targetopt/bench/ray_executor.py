@@ -1,0 +1,86 @@
+"""Runs on a Ray cluster: each run is a task; the result directory is on a shared file system."""
+
+import os
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from targetopt.bench.local import AHEAD, ONE_THREAD, one_thread
+from targetopt.bench.work import Event, Task, perform
+
+
+class RayExecutor:
+    """The cluster at ``RAY_ADDRESS``, or one on this machine with ``jobs`` processors.
+
+    Workers claim runs, write checkpoints and results exactly as local ones do, with one thread
+    each, so the numbers are the same.
+    """
+
+    def __init__(self, jobs: int) -> None:
+        try:
+            import ray
+        except ImportError as error:
+            raise ImportError(
+                "--executor ray needs Ray, which is not installed: pip install 'targetopt[ray]'"
+            ) from error
+        self.ray: Any = ray
+        self.jobs = jobs
+        self._tasks: dict[Any, Task] = {}
+        self._own = not ray.is_initialized()
+        if self._own:
+            address = os.environ.get("RAY_ADDRESS")
+            cluster = {"address": address} if address else {"num_cpus": jobs}
+            ray.init(
+                **cluster,
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level="ERROR",
+                runtime_env={"env_vars": ONE_THREAD},
+            )
+        # A run that kills its process is a failed run, not one to be tried again behind our back.
+        self._perform = ray.remote(num_cpus=1, max_retries=0)(_perform)
+
+    @property
+    def free(self) -> int:
+        return self.jobs * AHEAD - len(self._tasks)
+
+    def submit(self, task: Task) -> None:
+        self._tasks[self._perform.remote(task)] = task
+
+    def wait(self, timeout: float) -> list[Event]:
+        if not self._tasks:
+            time.sleep(timeout)
+            return []
+        ready, _ = self.ray.wait(list(self._tasks), num_returns=1, timeout=timeout)
+        return [self._result(reference) for reference in ready]
+
+    def _result(self, reference: Any) -> Event:
+        task = self._tasks.pop(reference)
+        try:
+            event: Event = self.ray.get(reference)
+        except self.ray.exceptions.TaskCancelledError:
+            return Event("stopped", task.run)
+        except self.ray.exceptions.RayError as error:
+            first_line = str(error).strip().splitlines()[0]
+            return Event(
+                "died", task.run, reason=f"the Ray worker doing this run died: {first_line}"
+            )
+        return event
+
+    def stop(self, grace: float) -> Iterator[Event]:
+        """Cancel what has not begun, end what has: its last checkpoint is where it goes on."""
+        for reference in self._tasks:
+            self.ray.cancel(reference, force=True)
+        deadline = time.monotonic() + grace
+        while self._tasks and time.monotonic() < deadline:
+            yield from self.wait(0.2)
+
+    def close(self) -> None:
+        self._tasks.clear()
+        if self._own:
+            self.ray.shutdown()
+
+
+def _perform(task: Task) -> Event:
+    one_thread()
+    return perform(task, stop=lambda: False, tell=lambda event: None)

@@ -1,0 +1,192 @@
+"""A directory of results: one parquet of metrics and one JSON manifest per run.
+
+::
+
+    DIR/spec.toml             what was asked for, last
+    DIR/plan.json             the runs that makes: id, problem, method, seed
+    DIR/runs/<id>.parquet     metrics, one row per recorded step
+    DIR/runs/<id>.json        the manifest, written last: a run with a manifest has ended
+    DIR/checkpoints/<id>.pt   where a run that has not ended goes on
+    DIR/claims/<id>           locked by the process that is working on the run
+
+Every file appears whole, by a rename. Any number of processes may read and write the directory.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from targetopt.bench.claims import Claims
+from targetopt.bench.files import StoreError, explained, write_whole
+
+COUNTS = ("oracle_calls", "value_calls", "inner_steps", "forward_calls", "backward_calls")
+"""What was paid for, exactly; integer columns of every metrics file."""
+
+AXES = ("step", *COUNTS, "epoch", "wall_time")
+"""The columns that say when; every other column is a metric of the problem."""
+
+Row = Mapping[str, float | int]
+Manifest = dict[str, Any]
+
+
+def modelled_cost(columns: Mapping[str, NDArray[Any]], tau: float) -> NDArray[np.float64]:
+    """Cost of each recorded step when one oracle call costs ``tau`` inner steps.
+
+    ``oracle_calls · τ + inner_steps``; τ is chosen after the runs, none has to be done again.
+
+    >>> modelled_cost({"oracle_calls": np.array([1, 2]), "inner_steps": np.array([10, 20])}, 100.0)
+    array([110., 220.])
+    """
+    if not tau >= 0:
+        raise ValueError(f"tau={tau!r} must be a number ≥ 0: the oracle's cost in inner steps.")
+    return np.asarray(columns["oracle_calls"] * float(tau) + columns["inner_steps"], dtype=float)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One ended run: its manifest and its metrics, a numpy array per column."""
+
+    manifest: Manifest
+    columns: dict[str, NDArray[Any]]
+
+    @property
+    def metrics(self) -> list[str]:
+        return [name for name in self.columns if name not in AXES]
+
+
+class Store:
+    """The result directory ``directory``; reading needs no permission to write."""
+
+    def __init__(self, directory: str | Path) -> None:
+        self.directory = Path(directory)
+
+    @cached_property
+    def claims(self) -> Claims:
+        return Claims(self.directory / "claims")
+
+    def prepare(self) -> None:
+        """Make the directory, and find out now, not after hours, that it cannot be written."""
+        for part in ("runs", "checkpoints", "claims"):
+            with explained(self.directory / part):
+                (self.directory / part).mkdir(parents=True, exist_ok=True)
+        if self.claims.take("store"):
+            self.claims.release("store")
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write ``DIR/name``, unless another runner is writing it at this moment.
+
+        Runners on one directory write the same specification, so one of them is enough.
+        """
+        if not self.claims.take(name):
+            return
+        try:
+            write_whole(self.directory / name, data)
+        finally:
+            self.claims.release(name)
+
+    def plan(self) -> list[dict[str, Any]]:
+        """The runs of the last specification; empty when there is none."""
+        path = self.directory / "plan.json"
+        return list(json.loads(path.read_text())) if path.exists() else []
+
+    def metrics_path(self, run: str) -> Path:
+        return self.directory / "runs" / f"{run}.parquet"
+
+    def manifest_path(self, run: str) -> Path:
+        return self.directory / "runs" / f"{run}.json"
+
+    def checkpoint_path(self, run: str) -> Path:
+        return self.directory / "checkpoints" / f"{run}.pt"
+
+    def manifest(self, run: str) -> Manifest | None:
+        """The manifest of an ended run, or None."""
+        path = self.manifest_path(run)
+        try:
+            text = path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+        try:
+            return dict(json.loads(text))
+        except ValueError as error:
+            raise StoreError(
+                f"{path} is not JSON ({error}). Manifests are written whole, so something else "
+                "changed it: delete the file and the run is done again."
+            ) from error
+
+    def save(self, manifest: Manifest, rows: Sequence[Row]) -> None:
+        """Write an ended run: metrics, then the manifest, which makes it count.
+
+        The caller holds the claim on the run.
+        """
+        run = manifest["id"]
+        table = to_table(run, rows)
+        buffer = pa.BufferOutputStream()
+        pq.write_table(table, buffer)
+        write_whole(self.metrics_path(run), buffer.getvalue().to_pybytes())
+        self.save_manifest({**manifest, "rows": table.num_rows, "digest": digest(table)})
+
+    def save_manifest(self, manifest: Manifest) -> None:
+        text = json.dumps(manifest, indent=1, ensure_ascii=False, allow_nan=False)
+        write_whole(self.manifest_path(manifest["id"]), text.encode())
+
+    def drop_checkpoint(self, run: str) -> None:
+        with explained(self.checkpoint_path(run)):
+            self.checkpoint_path(run).unlink(missing_ok=True)
+
+    def ended(self) -> list[str]:
+        """Ids of all runs that have a manifest, sorted."""
+        return sorted(path.stem for path in (self.directory / "runs").glob("*.json"))
+
+    def load(self, runs: Iterable[str] | None = None) -> list[Run]:
+        """Ended runs with their metrics, in the order of the plan, then by id."""
+        order = {entry["id"]: position for position, entry in enumerate(self.plan())}
+        names = self.ended() if runs is None else list(runs)
+        loaded = []
+        for name in sorted(names, key=lambda name: (order.get(name, len(order)), name)):
+            manifest = self.manifest(name)
+            if manifest is not None:
+                loaded.append(Run(manifest, self._columns(name)))
+        return loaded
+
+    def _columns(self, run: str) -> dict[str, NDArray[Any]]:
+        path = self.metrics_path(run)
+        try:
+            table = pq.read_table(path)
+        except (OSError, pa.ArrowException) as error:
+            raise StoreError(
+                f"cannot read {path}: {error}. Delete {self.manifest_path(run).name} beside it and "
+                "run the specification again: only this run is redone."
+            ) from error
+        return {name: table.column(name).to_numpy() for name in table.column_names}
+
+
+def to_table(run: str, rows: Sequence[Row]) -> pa.Table:
+    """Rows as a typed table: counts are int64, everything else float64, missing metrics nan."""
+    metrics = list(dict.fromkeys(name for row in rows for name in row if name not in AXES))
+    columns = {}
+    for name in (*AXES, *(metrics or ["loss"])):
+        if name in ("step", *COUNTS):
+            columns[name] = pa.array([int(row[name]) for row in rows], pa.int64())
+        else:
+            values = [float(row.get(name, float("nan"))) for row in rows]
+            columns[name] = pa.array(values, pa.float64())
+    return pa.table(columns).replace_schema_metadata({"run": run})
+
+
+def digest(table: pa.Table) -> str:
+    """Fingerprint of a run's numbers, wall time left out: equal digests, equal numbers."""
+    content = hashlib.sha256()
+    for name in table.column_names:
+        if name != "wall_time":
+            content.update(name.encode() + b"\0")
+            content.update(table.column(name).to_numpy().tobytes())
+    return content.hexdigest()[:16]

@@ -1,0 +1,178 @@
+"""One run in one result directory: claim it, do it, write it down. What every worker does."""
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from targetopt.bench import provenance
+from targetopt.bench.execute import Execution, Interrupted, Outcome, saved_rows
+from targetopt.bench.files import StoreError
+from targetopt.bench.grid import RunConfig, load_plugins
+from targetopt.bench.store import COUNTS, Manifest, Store
+from targetopt.types import Counts
+
+OVERTIME = 5.0
+"""Seconds past its limit after which a run that does not stop by itself is killed."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A run to be done, as it travels to a worker."""
+
+    directory: str
+    run: str
+    config: RunConfig
+    attempt: int
+    command: str
+    time_limit: float | None = None
+    checkpoint_seconds: float | None = 30.0
+    plugins: tuple[str, ...] = ()
+    trackers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Event:
+    """What a worker, or an executor on behalf of a dead one, tells the runner.
+
+    ``kind`` is one of ``started``, ``progress`` (``fraction`` done), ``ended`` (with the
+    manifest's ``status`` and ``reason``), ``elsewhere`` (another process holds the claim),
+    ``stopped`` (asked to, at a checkpoint), ``returned`` (never begun), ``died`` (the process doing
+    it ended; ``reason`` says how) and ``unwritable`` (the directory takes no more files).
+    """
+
+    kind: str
+    run: str
+    status: str = ""
+    reason: str = ""
+    fraction: float = 0.0
+
+
+def settled(manifest: Manifest | None, time_limit: float | None) -> bool:
+    """Whether a run needs nothing more: failures are tried again, time-outs if given more time."""
+    if manifest is None or manifest["status"] == "failed":
+        return False
+    if manifest["status"] == "timeout":
+        return time_limit is not None and time_limit <= manifest["time_limit"]
+    return True
+
+
+def perform(task: Task, stop: Callable[[], bool], tell: Callable[[Event], None]) -> Event:
+    """Do ``task`` unless it is claimed or settled; the event says how that ended."""
+    store = Store(task.directory)
+    try:
+        if not store.claims.take(task.run):
+            return Event("elsewhere", task.run)
+        try:
+            manifest = store.manifest(task.run)
+            if manifest is None or (
+                not settled(manifest, task.time_limit) and manifest["attempt"] < task.attempt
+            ):
+                tell(Event("started", task.run))
+                manifest = _carry_out(task, store, stop, tell)
+            return Event("ended", task.run, manifest["status"], manifest["reason"])
+        finally:
+            store.claims.release(task.run)
+    except Interrupted:
+        return Event("stopped", task.run)
+    except StoreError as error:
+        return Event("unwritable", task.run, reason=str(error))
+
+
+def record_death(task: Task, reason: str) -> Event:
+    """Write the manifest of a run whose process died, with the rows of its last checkpoint."""
+    store = Store(task.directory)
+    elapsed = store.claims.age(task.run)
+    status = "failed"
+    if task.time_limit is not None and elapsed >= task.time_limit:
+        status = "timeout"
+        reason = f"it did not stop by itself at the time limit of {task.time_limit:g} s: killed"
+    try:
+        if not store.claims.take(task.run):  # another runner has taken it up already
+            return Event("elsewhere", task.run)
+        try:
+            rows = list(saved_rows(store.checkpoint_path(task.run)))
+            last = rows[-1] if rows else {}
+            counts = Counts(**{name: int(last.get(name, 0)) for name in COUNTS})
+            started = datetime.fromtimestamp(time.time() - elapsed, UTC)
+            outcome = Outcome(status, reason, rows, counts, elapsed)
+            store.save(_manifest(task, outcome, started), rows)
+            return Event("ended", task.run, status, reason)
+        finally:
+            store.claims.release(task.run)
+    except StoreError as error:
+        return Event("unwritable", task.run, reason=str(error))
+
+
+@contextmanager
+def _killed_after(seconds: float | None) -> Iterator[None]:
+    """Let the kernel end this process if the block takes longer, even if it is stuck in C code."""
+    signal.setitimer(signal.ITIMER_REAL, 0.0 if seconds is None else seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+
+
+def _carry_out(
+    task: Task, store: Store, stop: Callable[[], bool], tell: Callable[[Event], None]
+) -> Manifest:
+    from targetopt.bench.session import open_session
+
+    load_plugins(task.plugins)
+    started = datetime.now(UTC)
+    last_told = time.monotonic()
+
+    def on_progress(fraction: float) -> None:
+        nonlocal last_told
+        if time.monotonic() - last_told > 0.5:
+            last_told = time.monotonic()
+            tell(Event("progress", task.run, fraction=fraction))
+
+    execution = Execution(
+        open_session=lambda: open_session(task.config),
+        run=task.run,
+        checkpoint=store.checkpoint_path(task.run),
+        checkpoint_seconds=task.checkpoint_seconds,
+        time_limit=task.time_limit,
+        stop=stop,
+        on_row=lambda row: None,
+        on_progress=on_progress,
+    )
+    with _killed_after(None if task.time_limit is None else task.time_limit + OVERTIME):
+        outcome = execution.finish()
+    manifest = _manifest(task, outcome, started)
+    store.save(manifest, outcome.rows)
+    if outcome.status != "timeout":  # a time-out goes on from its checkpoint when given more
+        store.drop_checkpoint(task.run)
+    return manifest
+
+
+def _manifest(task: Task, outcome: Outcome, started: datetime) -> Manifest:
+    config = task.config
+    manifest: dict[str, Any] = {
+        "id": task.run,
+        "status": outcome.status,
+        "reason": outcome.reason,
+        "problem": config.described_problem(),
+        "method": config.described_method(),
+        "seed": config.seed,
+        "batch_size": config.batch_size,
+        "epochs": config.epochs,
+        "config": config.resolved(),
+        "versions": provenance.versions(),
+        "commit": provenance.commit(),
+        "machine": provenance.machine(),
+        "started": started.isoformat(timespec="seconds"),
+        "duration": round(outcome.elapsed, 3),
+        "counts": {name: getattr(outcome.counts, name) for name in COUNTS},
+        "command": task.command,
+        "attempt": task.attempt,
+        "time_limit": task.time_limit,
+    }
+    if outcome.traceback:
+        manifest["traceback"] = outcome.traceback
+    return manifest
