@@ -67,17 +67,20 @@ def test_median_of_a_single_task_is_the_median_of_its_runs():
 
 
 @given(tables)
+@settings(deadline=None)
 def test_iqm_is_scipys_trimmed_mean(table):
     expected = trim_mean(table.ravel(), 0.25)
     np.testing.assert_allclose(S.iqm(table), expected, rtol=1e-12, atol=1e-9)
 
 
 @given(arrays(np.float64, st.integers(1, 12), elements=finite), st.floats(0, 1))
+@settings(deadline=None)
 def test_quantile_of_finite_numbers_is_numpys(values, q):
     np.testing.assert_allclose(S.quantile(values, q), np.quantile(values, q), rtol=1e-9, atol=1e-9)
 
 
 @given(columns, st.floats(0, 1))
+@settings(deadline=None)
 def test_quantile_with_infinities_is_the_limit_of_large_numbers(values, q):
     data = np.array(values)
     large = 1e250
@@ -91,6 +94,7 @@ def test_quantile_with_infinities_is_the_limit_of_large_numbers(values, q):
 
 
 @given(tables, st.randoms(use_true_random=False))
+@settings(deadline=None)
 def test_aggregates_do_not_depend_on_the_order_of_runs_or_tasks(table, random):
     runs, tasks = list(range(table.shape[0])), list(range(table.shape[1]))
     random.shuffle(runs)
@@ -201,7 +205,7 @@ def test_profile_where_higher_is_better():
 
 
 @given(tables, st.lists(finite, min_size=1, max_size=6))
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 def test_profiles_rise_and_are_brute_force_fractions(table, thresholds):
     levels = np.sort(thresholds)
     profile = S.performance_profile(table, levels, resamples=5)
@@ -214,7 +218,7 @@ def test_profiles_rise_and_are_brute_force_fractions(table, thresholds):
 
 
 @given(columns, columns)
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 def test_probability_of_improvement_is_brute_force(x, y):
     wins = [1.0 if a < b else 0.5 if a == b else 0.0 for a in x for b in y]
     found = S.probability_of_improvement(x, y, resamples=5)
@@ -285,7 +289,7 @@ def test_diverged_runs_are_infinite_from_where_they_broke():
 
 
 @given(st.lists(st.lists(st.integers(0, 20), min_size=1, max_size=6), min_size=1, max_size=4))
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 def test_align_is_brute_force(lists):
     xs = [np.sort([0, *positions]) for positions in lists]
     ys = [np.arange(len(x), dtype=float) * (run + 1) for run, x in enumerate(xs)]

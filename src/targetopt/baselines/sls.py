@@ -1,0 +1,188 @@
+"""SLS: SGD whose step size is found by a line-search on each batch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import ParamsT
+
+from targetopt.baselines.base import (
+    Closure,
+    ClosureOptimizer,
+    checked_number,
+    checked_whole,
+    squared_norm,
+)
+from targetopt.types import BadArgument
+
+
+class SLS(ClosureOptimizer):
+    """Stochastic gradient descent with an Armijo line-search on the same batch.
+
+        θ ← θ − η ∇f_B(θ),   η the first of η₀, η₀·shrink, η₀·shrink², … with
+        f_B(θ − η∇f_B(θ)) ≤ f_B(θ) − c·η·‖∇f_B(θ)‖²
+
+    ``lr`` is η_max, the largest step ever tried; torch's schedulers lower it as they please. The
+    search begins at η₀, set by ``reset`` (the paper's options, Algorithm 2), at the first step η_max
+    and then
+
+    ========= ==================================================================
+    ``0``     η₀ = the last accepted step: steps never grow
+    ``1``     η₀ = η_max: every search begins anew, more trials, no memory
+    ``2``     η₀ = last accepted step · growth^(1/batches_per_epoch): slow growth
+    ========= ==================================================================
+
+    always capped at the present ``lr``. A trial whose loss is nan or inf is a rejected trial. If
+    ``max_backtracks`` trials after the first are rejected too, the parameters stay where they were
+    (``failed_searches`` counts these); a step that breaks the condition is never taken. If the
+    closure raises, or is not finite at the current parameters, nothing at all has changed.
+
+    Args:
+        params: parameters, one group.
+        lr: η_max.
+        c: share of the linear decrease that must be realised, in (0, 1). The paper takes 0.1 for
+            networks; ½ is the value its convex theory likes.
+        shrink: factor after a rejected trial, in (0, 1).
+        reset: 0, 1 or 2, see above.
+        growth: γ ≥ 1 of ``reset=2``.
+        batches_per_epoch: n/b of ``reset=2``, e.g. ``len(loader)``.
+        max_backtracks: rejected trials allowed after the first.
+        weight_decay: adds ½·weight_decay·‖θ‖² to the loss, in the condition too.
+
+    Attributes:
+        gradient_calls: closures evaluated with their gradient, one per step.
+        value_calls: closures evaluated for their value alone, one per trial.
+        failed_searches: searches that found no step.
+        step_size: the last accepted η; ``None`` before the first.
+
+    Example:
+        >>> w = torch.tensor([4.0], requires_grad=True)
+        >>> opt = SLS([w], lr=8.0, c=0.5, shrink=0.5)
+        >>> opt.step(lambda: 0.5 * w.square().sum())  # tries η = 8, 4, 2, 1
+        tensor(8.)
+        >>> w.item(), opt.step_size, opt.gradient_calls, opt.value_calls
+        (0.0, 1.0, 1, 4)
+
+    Reference:
+        Vaswani, Mishkin, Laradji, Schmidt, Gidel & Lacoste-Julien, "Painless Stochastic Gradient:
+        Interpolation, Line-Search, and Convergence Rates", NeurIPS 2019.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float = 1.0,
+        *,
+        c: float = 0.1,
+        shrink: float = 0.9,
+        reset: Literal[0, 1, 2] = 1,
+        growth: float = 2.0,
+        batches_per_epoch: int | None = None,
+        max_backtracks: int = 400,
+        weight_decay: float = 0.0,
+    ) -> None:
+        for name, value in (("c", c), ("shrink", shrink)):
+            if not checked_number("SLS", name, value, above=0.0) < 1:
+                raise BadArgument(f"SLS: {name}={value!r} must lie strictly between 0 and 1")
+        checked_number("SLS", "growth", growth, least=1.0)
+        if reset not in (0, 1, 2):
+            raise BadArgument(
+                f"SLS: reset={reset!r} must be 0 (keep the last step), 1 (begin at lr) or 2 (grow "
+                "the last step a little)"
+            )
+        if reset == 2 and batches_per_epoch is None:
+            raise BadArgument("SLS: reset=2 needs batches_per_epoch=, e.g. len(loader)")
+        if batches_per_epoch is not None:
+            checked_whole("SLS", "batches_per_epoch", batches_per_epoch, least=1)
+        checked_whole("SLS", "max_backtracks", max_backtracks, least=0)
+        defaults = {
+            "lr": lr,
+            "c": c,
+            "shrink": shrink,
+            "reset": reset,
+            "growth": growth,
+            "batches_per_epoch": batches_per_epoch,
+            "max_backtracks": max_backtracks,
+            "weight_decay": weight_decay,
+        }
+        super().__init__(params, defaults)
+
+    @property
+    def value_calls(self) -> int:
+        return self._count("value_calls")
+
+    @property
+    def failed_searches(self) -> int:
+        return self._count("failed_searches")
+
+    @property
+    def step_size(self) -> float | None:
+        return self._memory.get("step_size")
+
+    @torch.no_grad()
+    def step(self, closure: Closure) -> Tensor:  # type: ignore[override]
+        """One gradient, then trials until the condition holds.
+
+        Args:
+            closure: returns the mean loss of the batch, as a tensor that autograd can
+                differentiate; no ``backward()`` in it. Called with the gradient once, then once per
+                trial without.
+
+        Returns:
+            The loss before the step, without the weight-decay term.
+        """
+        params = self._trained()
+        group = self.param_groups[0]
+        with self._frozen(closure, params) as frozen:
+            loss, gradient = self._loss_and_gradient(frozen.first, params)
+            if group["weight_decay"]:
+                gradient = torch._foreach_add(gradient, params, alpha=group["weight_decay"])
+            slope = squared_norm(gradient)
+            begin, eta = float(loss) + self._penalty(params), self._first_trial()
+            trials, accepted = 0, slope == 0.0 or eta == 0.0
+            origin = [p.clone() for p in params]
+            try:
+                while not accepted and trials <= group["max_backtracks"] and eta > 0.0:
+                    torch._foreach_copy_(params, torch._foreach_add(origin, gradient, alpha=-eta))
+                    trials += 1
+                    value = float(frozen().detach()) + self._penalty(params)
+                    accepted = armijo_holds(begin, value, eta, slope, group["c"])
+                    if not accepted:
+                        eta *= group["shrink"]
+            finally:
+                # Not accepted: every trial failed, or the closure raised.
+                if not accepted:
+                    torch._foreach_copy_(params, origin)
+        if accepted and trials:
+            self._memory["step_size"] = eta
+        self._add(gradient_calls=1, value_calls=trials, failed_searches=int(not accepted))
+        return loss
+
+    def _penalty(self, params: Sequence[Tensor]) -> float:
+        """½ weight_decay ‖θ‖² over the trained parameters."""
+        weight_decay = float(self.param_groups[0]["weight_decay"])
+        return 0.5 * weight_decay * squared_norm(params) if weight_decay else 0.0
+
+    def _first_trial(self) -> float:
+        """η₀ of this step: Algorithm 2 of the paper, capped at the present lr."""
+        group, last = self.param_groups[0], self.step_size
+        largest = float(group["lr"])
+        if last is None or group["reset"] == 1:
+            return largest
+        if group["reset"] == 2:
+            last = last * group["growth"] ** (1.0 / group["batches_per_epoch"])
+        return min(last, largest)
+
+
+def armijo_holds(begin: float, value: float, eta: float, slope: float, c: float) -> bool:
+    """f(θ − η∇f) ≤ f(θ) − c·η·‖∇f‖², with a finite left side.
+
+    Example:
+        >>> armijo_holds(begin=8.0, value=0.0, eta=1.0, slope=16.0, c=0.5)
+        True
+    """
+    return math.isfinite(value) and value <= begin - c * eta * slope
