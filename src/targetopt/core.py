@@ -57,12 +57,23 @@ class Targets:
         self.regularise_on = regularise_on
         self.batch = 0
 
+    @property
+    def passes(self) -> int:
+        """Calls of the user's code (and backward passes through it) that one evaluation takes."""
+        return 1 if self.regularise_on is None else 2
+
     def __call__(self) -> Tensor:
         z = self._usable(self.forward())
         self.batch = z.shape[0]
         if self.regularise_on is None:
             return z
-        return torch.cat([z, self._usable(self.regularise_on())])
+        everything = self._usable(self.regularise_on())
+        if everything.shape[1:] != z.shape[1:] or everything.dtype != z.dtype:
+            raise BadForward(
+                f"regularise_on() must give targets like forward()'s, one row per example of all data; got "
+                f"{everything.dtype} of shape {tuple(everything.shape)} against {z.dtype} of shape {tuple(z.shape)}"
+            )
+        return torch.cat([z, everything])
 
     def _usable(self, z: Tensor) -> Tensor:
         if not isinstance(z, Tensor):
@@ -88,17 +99,20 @@ class Targets:
                 "Remove detach(), no_grad() or .numpy() from it, and give SSO the parameters it uses."
             )
         # Half precision is for the model; differences of targets need more digits.
-        return z.float() if z.dtype in (torch.bfloat16, torch.float16) else z
+        if z.dtype in (torch.bfloat16, torch.float16):
+            return z.float()
+        # Targets that are a parameter, or a view of one, must not move with it.
+        base = z if z._base is None else z._base
+        return z.clone() if any(base is p for p in self.params) else z
 
 
 @dataclass
 class Live:
-    """A query in the process that asked it: its graph serves the first inner gradient."""
+    """A query in the process that asked it: its graph serves the first inner gradient, once."""
 
     frozen: FrozenForward
-    z: Tensor
+    z: Tensor | None
     versions: list[int]
-    forward_calls: int
 
 
 def ask(
@@ -122,8 +136,15 @@ def ask(
         frozen.abandon()
         raise
     versions = [p._version for p in targets.params]
-    live = Live(frozen, z, versions, forward_calls=1 + check_purity)
-    return Query(question, step, index, frozen.rng, live)
+    return Query(
+        targets=question,
+        step=step,
+        index=index,
+        rng=frozen.rng,
+        buffers=frozen.buffers,
+        forward_calls=1 + check_purity,
+        live=Live(frozen, z, versions),
+    )
 
 
 def tell(
@@ -134,33 +155,36 @@ def tell(
     rule_state: State,
     inner_state: State,
 ) -> tuple[StepReport, State, State]:
-    """Finish the step: check the answer, propose, minimise. Returns the report and new states."""
+    """Finish the step: check the answer, propose, minimise. Returns the report and new states.
+
+    After an error everything is as it was before ``tell``, and the query can be told again.
+    """
     params = targets.params
-    live = query.live
-    if live is None or live.versions != [p._version for p in params]:
-        live = _rejoined(query, targets)
-    query.live = None  # a query is told once
+    live, z = _joined(query, targets)
     snapshot = [p.detach().clone() for p in params]
     try:
-        answer = replace(checked(point, query.targets), index=query.index)
+        # The graph's own targets: the oracle may have worked on its copy in place.
+        anchor = z.detach()[: query.targets.shape[0]]
+        answer = replace(checked(point, anchor), index=query.index)
         counter = CountedValue(answer)
         method.rule.check(answer)
+        live.z = None  # the inner loop consumes the graph
         objective, proposal, result = _minimised(
-            live, counter.attached(answer), targets, method, rule_state, inner_state
+            live.frozen, z, counter.attached(answer), targets, method, rule_state, inner_state
         )
     except BaseException:
-        with torch.no_grad():
-            for p, old in zip(params, snapshot, strict=True):
-                p.copy_(old)
-        live.frozen.abandon()
+        _assign(params, snapshot)
         raise
+    if result.steps == 0:  # trials that were all refused leave rounding errors behind
+        _assign(params, snapshot)
+    query.live = None
     report = StepReport(
         oracle_calls=1,
         value_calls=counter.calls,
         inner_steps=result.steps,
-        forward_calls=live.forward_calls + objective.forward_calls,
-        backward_calls=objective.backward_calls,
-        jvp_calls=objective.jvp_calls,
+        forward_calls=targets.passes * (query.forward_calls + objective.forward_calls),
+        backward_calls=targets.passes * objective.backward_calls,
+        jvp_calls=targets.passes * objective.jvp_calls,
         step=query.step + 1,
         loss=float(answer.loss),
         gradient_norm=math.sqrt(float(answer.gradient_norm_squared)),
@@ -174,7 +198,8 @@ def tell(
 
 
 def _minimised(
-    live: Live,
+    frozen: FrozenForward,
+    z: Tensor,
     answer: TargetPoint,
     targets: Targets,
     method: Method,
@@ -188,7 +213,7 @@ def _minimised(
             answer.targets, answer.gradients, answer.targets.new_tensor(torch.inf), answer.loss
         )
         nothing = InnerResult(0, 0.0, "zero-step", inner_state)
-        objective = Objective(live.frozen, list(targets.params), anchored)
+        objective = Objective(frozen, list(targets.params), anchored)
         return objective, Proposal(anchored, rule_state, 0.0), nothing
     with torch.no_grad():
         proposal = method.rule.propose(answer, method.lr, method.decay, rule_state)
@@ -199,9 +224,10 @@ def _minimised(
                     "regularise_on= needs a quadratic surrogate; this rule's is "
                     f"{type(surrogate).__name__}. Use GradientStep, LineSearch or AdaGradNorm."
                 )
-            surrogate = surrogate.regularised_on(live.z.detach()[targets.batch :])
-    objective = Objective(live.frozen, list(targets.params), surrogate, method.weight_decay, live.z)
-    result = method.inner.minimise(objective, inner_state)
+            surrogate = surrogate.regularised_on(z.detach()[answer.targets.shape[0] :])
+    objective = Objective(frozen, list(targets.params), surrogate, method.weight_decay, z)
+    with torch.no_grad():  # evaluations switch it on for themselves
+        result = method.inner.minimise(objective, inner_state)
     finite = all(bool(torch.isfinite(p).all()) for p in targets.params)
     if not (math.isfinite(result.decrease) and finite):
         raise Diverged(
@@ -211,12 +237,21 @@ def _minimised(
     return objective, proposal, result
 
 
-def _rejoined(query: Query, targets: Targets) -> Live:
-    """The query's graph made again, in another process or after a change of the parameters."""
-    frozen = FrozenForward(targets, [str(p.device) for p in targets.params])
+def _joined(query: Query, targets: Targets) -> tuple[Live, Tensor]:
+    """The query's graph: the live one, or made again in another process or after a failed tell."""
+    versions = [p._version for p in targets.params]
+    live: Live | None = query.live
+    if live is not None and live.z is not None and live.versions == versions:
+        return live, live.z
     with torch.enable_grad():
-        z = frozen.rejoin(query.rng)
-    now = z.detach()[: targets.batch]
+        if live is None:
+            live = Live(FrozenForward(targets, [str(p.device) for p in targets.params]), None, [])
+            z = live.frozen.rejoin(query.rng, query.buffers)
+            query.forward_calls += 2 if query.buffers else 1
+        else:
+            z = live.frozen()
+            query.forward_calls += 1
+    now = z.detach()[: query.targets.shape[0]]
     tolerance = 10 * torch.finfo(now.dtype).eps ** 0.5
     if now.shape != query.targets.shape or not torch.allclose(
         now, query.targets.to(now), rtol=tolerance, atol=tolerance
@@ -226,8 +261,15 @@ def _rejoined(query: Query, targets: Targets) -> Live:
             "batch or the model's mode changed between ask and tell. Load the parameters as they were "
             "at ask, and pass the same forward."
         )
-    versions = [p._version for p in targets.params]
-    return Live(frozen, z, versions, forward_calls=2)  # the one of ask, and this one
+    live.z, live.versions = z, versions
+    query.live = live
+    return live, z
+
+
+@torch.no_grad()
+def _assign(params: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    for p, value in zip(params, values, strict=True):
+        p.copy_(value)
 
 
 def _checked_index(index: Tensor | None, z: Tensor) -> Tensor | None:

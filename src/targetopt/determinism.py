@@ -54,24 +54,59 @@ def _same_rng(a: RngStates, b: RngStates) -> bool:
 
 @dataclass
 class _Buffer:
-    """One buffer of a module the forward called, as found and as left by the first forward."""
+    """A buffer of the modules a forward calls; ``None`` until a module fills it.
 
-    module: nn.Module
-    name: str
-    found: Tensor
+    One tensor may hang in several places (tied modules); it stays one tensor in every replay.
+    """
+
+    places: list[tuple[nn.Module, str]]
+    found: Tensor | None
     version: int
-    before: Tensor
-    after: Tensor | None = None
+    before: Tensor | None
+    after: list[Tensor | None]
+
+    @classmethod
+    def of(cls, found: Tensor | None) -> _Buffer:
+        version, before = (0, None) if found is None else (found._version, found.detach().clone())
+        return cls([], found, version, before, [])
 
     def moved(self) -> bool:
-        now = self.module._buffers[self.name]
-        return now is not self.found or self.found._version != self.version
+        if any(now is not self.found for now in self._hanging()):
+            return True
+        return self.found is not None and self.found._version != self.version
+
+    def keep(self) -> None:
+        """What hangs there now is what the outer step leaves behind."""
+        self.after = self._hanging()
+
+    def begin_replay(self) -> None:
+        # a fresh tensor: the first graph may hold the module's own one
+        self._hang([None if self.before is None else self.before.clone()] * len(self.places))
+
+    def end_replay(self) -> None:
+        self._hang(self.after)
+
+    @torch.no_grad()
+    def put_back(self) -> None:
+        self._hang([self.found] * len(self.places))
+        if self.found is not None and self.found._version != self.version:
+            assert self.before is not None
+            self.found.copy_(self.before)
+            self.version = self.found._version
+
+    def _hanging(self) -> list[Tensor | None]:
+        return [module._buffers[name] for module, name in self.places]
+
+    def _hang(self, tensors: list[Tensor | None]) -> None:
+        for (module, name), tensor in zip(self.places, tensors, strict=True):
+            module._buffers[name] = tensor
 
 
 @contextmanager
 def _buffers_seen() -> Iterator[list[_Buffer]]:
-    """Collect (and copy) the buffers of every module that is called inside."""
+    """Collect (and copy) the buffers of every module that is called inside, in order of call."""
     buffers: list[_Buffer] = []
+    tied: dict[int, _Buffer] = {}
     seen: set[int] = set()
 
     def collect(module: nn.Module, _inputs: object) -> None:
@@ -80,11 +115,13 @@ def _buffers_seen() -> Iterator[list[_Buffer]]:
         for child in module.modules():
             if id(child) not in seen:
                 seen.add(id(child))
-                for name, buffer in child._buffers.items():
-                    if buffer is not None:
-                        buffers.append(
-                            _Buffer(child, name, buffer, buffer._version, buffer.detach().clone())
-                        )
+                for name, tensor in child._buffers.items():
+                    buffer = tied.get(id(tensor)) if tensor is not None else None
+                    if buffer is None:
+                        buffer = _Buffer.of(tensor)
+                        buffers.append(buffer)
+                        tied[id(tensor)] = buffer
+                    buffer.places.append((child, name))
 
     handle = register_module_forward_pre_hook(collect)
     try:
@@ -96,8 +133,9 @@ def _buffers_seen() -> Iterator[list[_Buffer]]:
 class FrozenForward:
     """The user's forward during one outer step.
 
-    Call `first` once, then the object itself for every further evaluation; end with nothing (the
-    first forward's effects stay) or with `abandon` (as if there had been no call).
+    Call `first` once (in another process than the one that asked, `rejoin`), then the object itself
+    for every further evaluation; end with nothing (the first forward's effects stay) or with
+    `abandon` (as if there had been no call).
     """
 
     def __init__(self, forward: Forward, devices: Sequence[str]) -> None:
@@ -116,24 +154,8 @@ class FrozenForward:
             finally:
                 self._buffers = [b for b in buffers if b.moved()]
                 for b in self._buffers:
-                    b.after = b.module._buffers[b.name]
+                    b.keep()
         self._random = not _same_rng(self._rng_before, _get_rng(self._devices))
-        return z
-
-    def rejoin(self, rng: RngStates) -> Tensor:
-        """The first forward repeated in another process: no effect is kept but the answer."""
-        outer = _get_rng(self._devices)
-        if rng:
-            _set_rng(rng)
-        try:
-            z = self.first()
-        finally:
-            self._put_back()
-            _set_rng(outer)
-        for b in self._buffers:
-            b.after = b.module._buffers[b.name]
-        if rng:
-            self._rng_before = rng
         return z
 
     @property
@@ -141,19 +163,49 @@ class FrozenForward:
         """What another process needs to repeat the randomness; empty if there is none."""
         return self._rng_before if self._random else []
 
+    @property
+    def buffers(self) -> list[Tensor | None]:
+        """What the buffers that the forward moves held before; another process starts from them."""
+        return [b.before for b in self._buffers]
+
+    def rejoin(self, rng: RngStates, buffers: Sequence[Tensor | None]) -> Tensor:
+        """The first forward repeated in another process: no effect is kept but the answer.
+
+        The model there has the buffers as the first forward left them, and which ones that forward
+        moves is found by calling it; only then can it start from what they held before.
+        """
+        outer = _get_rng(self._devices)
+        _set_rng(rng)
+        try:
+            z = self.first()
+        finally:
+            self._put_back()
+            _set_rng(outer)
+        if len(self._buffers) != len(buffers):
+            raise BadForward(
+                f"the forward moves {len(self._buffers)} buffers here and moved {len(buffers)} when it was "
+                "asked: the model or its mode (train, eval) changed between ask and tell. Build the same "
+                "model, in the same mode."
+            )
+        if not buffers:
+            return z
+        for b, before in zip(self._buffers, buffers, strict=True):
+            b.before = before
+            b.keep()
+        return self()
+
     def __call__(self) -> Tensor:
         if not self._random and not self._buffers:
             return self.forward()
         outer = _get_rng(self._devices) if self._random else []
-        _set_rng(self._rng_before if self._random else [])
+        _set_rng(self.rng)
         for b in self._buffers:
-            # a fresh tensor: the first graph may hold the module's own one
-            b.module._buffers[b.name] = b.before.clone()
+            b.begin_replay()
         try:
             return self.forward()
         finally:
             for b in self._buffers:
-                b.module._buffers[b.name] = b.after
+                b.end_replay()
             _set_rng(outer)
 
     def abandon(self) -> None:
@@ -161,20 +213,16 @@ class FrozenForward:
         self._put_back()
         _set_rng(self._rng_before)
 
-    @torch.no_grad()
     def _put_back(self) -> None:
         for b in self._buffers:
-            b.module._buffers[b.name] = b.found
-            if b.found._version != b.version:
-                b.found.copy_(b.before)
-                b.version = b.found._version
+            b.put_back()
 
     def check_pure(self, z: Tensor) -> None:
         """Evaluate again at the same parameters; refuse a forward that answers differently."""
         python_before = random.getstate()
         numpy_before = np.random.get_state()  # noqa: NPY002 (the global one is what users draw from)
-        with torch.no_grad():
-            again = self()
+        with torch.enable_grad():  # as the first: some modules take another path without it
+            again = self().detach()
         remedy = (
             "Between two calls at the same parameters a forward must give the same targets: fix the "
             "batch and any noise outside of it, e.g. x = next(batches); opt.step(lambda: model(x), …)."

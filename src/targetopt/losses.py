@@ -121,7 +121,7 @@ class Logistic(_Labelled):
             )
 
     def value(self, z: Tensor) -> Tensor:
-        return _sum_outputs(F.softplus(-self._matched(z) * z))
+        return _sum_outputs(-F.logsigmoid(self._matched(z) * z))  # softplus is linear above 20
 
     def gradient(self, z: Tensor) -> Tensor:
         y = self._matched(z)

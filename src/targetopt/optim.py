@@ -85,8 +85,7 @@ class SSO(Optimizer):
                 f"schedule={schedule!r} must be callable, such as to.schedules.inverse_sqrt()"
             )
         _check_lr(lr, zero_allowed=False)
-        if not 0.0 <= weight_decay < float("inf"):
-            raise BadArgument(f"weight_decay={weight_decay!r} must be ≥ 0 and finite: it is λ")
+        _check_weight_decay(weight_decay)
         self.rule = rule
         self.inner = inner
         self.schedule: Schedule = Constant() if schedule is None else schedule
@@ -95,13 +94,18 @@ class SSO(Optimizer):
         self._steps = 0
         self._rule_state: State = {}
         self._inner_state: State = {}
-        params = list(params)
-        if not params:
+        if isinstance(params, Tensor):
+            raise BadArgument(
+                f"params is one tensor of shape {tuple(params.shape)}; pass a list of tensors, [w], or "
+                "model.parameters()"
+            )
+        parameters: list[Any] = list(params)
+        if not parameters:
             raise BadArgument(
                 "params is empty: SSO has nothing to train. Pass model.parameters(), and as a list if "
                 "the generator was used before."
             )
-        super().__init__(params, {"lr": lr, "weight_decay": weight_decay})  # type: ignore[arg-type]
+        super().__init__(parameters, {"lr": lr, "weight_decay": weight_decay})
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         if self.param_groups:
@@ -113,7 +117,7 @@ class SSO(Optimizer):
 
     def step(  # type: ignore[override]
         self,
-        forward: Forward,
+        forward: Forward | None = None,
         oracle: Any = None,
         *,
         index: Tensor | None = None,
@@ -136,22 +140,23 @@ class SSO(Optimizer):
                 "computed in float32. Put autocast (bfloat16) inside forward and call "
                 "opt.step(forward, oracle) yourself."
             )
-        if oracle is None:
+        if forward is None or oracle is None:
             raise BadArgument(
-                "SSO.step needs the oracle too: opt.step(lambda: model(x), oracle). It was called with "
-                "one argument, the way torch's closures are; a closure that returns a scalar loss "
-                "does not say where the targets are. Split it: forward returns the model's outputs, "
-                "oracle the loss of each example."
+                "SSO.step needs the forward and the oracle: opt.step(lambda: model(x), oracle). It was "
+                "called the way torch's optimisers are; a backward pass or a closure that returns a "
+                "scalar loss does not say where the targets are. Split it: forward returns the "
+                "model's outputs, oracle the loss of each example."
             )
         answerer = as_oracle(oracle)
         targets = self._targets(forward, regularise_on)
+        method = self._method()
         query = self._ask(targets, index)
+        frozen = query.live.frozen
         try:
-            point = answerer.query(query.targets)
+            return self._tell(query, targets, answerer.query(query.targets), method)
         except BaseException:
-            query.live.frozen.abandon()
+            frozen.abandon()
             raise
-        return self._tell(query, targets, point)
 
     def ask(
         self, forward: Forward, *, index: Tensor | None = None, regularise_on: Forward | None = None
@@ -161,7 +166,9 @@ class SSO(Optimizer):
         Answer it with `tell`, in this process or, pickled beside model and optimiser (saved after
         ``ask``), in another.
         """
-        return self._ask(self._targets(forward, regularise_on), index)
+        targets = self._targets(forward, regularise_on)
+        self._method()
+        return self._ask(targets, index)
 
     def tell(
         self,
@@ -176,6 +183,8 @@ class SSO(Optimizer):
         regularise_on: Forward | None = None,
     ) -> StepReport:
         """Finish the step that ``ask`` began, with the oracle's answer.
+
+        After an error all is as before ``tell``; the query can be told again with a repaired answer.
 
         Args:
             query: what ``ask`` returned.
@@ -205,7 +214,7 @@ class SSO(Optimizer):
             value=value,
             smoothness=smoothness,
         )
-        return self._tell(query, self._targets(forward, regularise_on), point)
+        return self._tell(query, self._targets(forward, regularise_on), point, self._method())
 
     def _targets(self, forward: Forward, regularise_on: Forward | None) -> core.Targets:
         if not callable(forward):
@@ -218,26 +227,45 @@ class SSO(Optimizer):
             raise BadArgument("no parameter requires a gradient: there is nothing to train")
         return core.Targets(forward, params, regularise_on)
 
-    def _ask(self, targets: core.Targets, index: Tensor | None) -> Query:
-        lr = self.param_groups[0]["lr"]
+    def _method(self) -> core.Method:
+        """The parts of the next step, checked: schedulers and users write to the group."""
+        group = self.param_groups[0]
+        lr, weight_decay = group["lr"], group["weight_decay"]
         _check_lr(lr, zero_allowed=True)
+        _check_weight_decay(weight_decay)
+        decay = self.schedule(self._steps + 1)
+        if not 0.0 <= decay < float("inf"):
+            raise BadArgument(
+                f"schedule={self.schedule!r} gave {decay!r} at t = {self._steps + 1}; it multiplies lr and must "
+                "be ≥ 0 and finite"
+            )
+        for device in {p.device.type for p in group["params"]}:
+            if torch.is_autocast_enabled(device):
+                raise BadArgument(
+                    f"SSO was called inside torch.autocast({device!r}), which would round the surrogate and "
+                    "the inner solver too. Put it inside forward, around the model alone."
+                )
+        return core.Method(
+            self.rule,
+            self.inner,
+            None if lr is None else float(lr),
+            float(decay),
+            float(weight_decay),
+        )
+
+    def _ask(self, targets: core.Targets, index: Tensor | None) -> Query:
         first = self._steps == 0 and self.check_purity
         return core.ask(targets, step=self._steps, index=index, check_purity=first)
 
-    def _tell(self, query: Query, targets: core.Targets, point: object) -> StepReport:
-        group = self.param_groups[0]
-        method = core.Method(
-            self.rule,
-            self.inner,
-            None if group["lr"] is None else float(group["lr"]),
-            self.schedule(self._steps + 1),
-            float(group["weight_decay"]),
-        )
+    def _tell(
+        self, query: Query, targets: core.Targets, point: object, method: core.Method
+    ) -> StepReport:
         report, self._rule_state, self._inner_state = core.tell(
             query, targets, point, method, self._rule_state, self._inner_state
         )
         self._steps += 1
         self.totals = self.totals + report
+        self._opt_called = True  # torch's schedulers warn when they run before the first step
         return report
 
     # -- state ----------------------------------------------------------------------------------
@@ -281,17 +309,34 @@ class SSO(Optimizer):
         self._inner_state = saved["inner_state"]
 
     def __getstate__(self) -> dict[str, Any]:
-        own = ("rule", "inner", "schedule", "check_purity", "totals")
-        own += ("_steps", "_rule_state", "_inner_state")
+        own = ["rule", "inner", "schedule", "check_purity", "totals"]
+        own += ["_steps", "_rule_state", "_inner_state"]
         return {**super().__getstate__(), **{name: getattr(self, name) for name in own}}
 
 
 def _check_lr(lr: Any, *, zero_allowed: bool) -> None:
     if lr is None:
         return
-    value = float(lr)
+    value = _number(lr)
     if not (0.0 < value < float("inf") or (zero_allowed and value == 0.0)):
         raise BadArgument(
             f"lr={lr!r} must be positive and finite: it is η, the step in target space. Pass None for "
             "1/(2L)."
         )
+
+
+def _check_weight_decay(weight_decay: Any) -> None:
+    if not 0.0 <= _number(weight_decay) < float("inf"):
+        raise BadArgument(
+            f"weight_decay={weight_decay!r} must be ≥ 0 and finite: it is λ. Pass 0 for none."
+        )
+
+
+def _number(value: Any) -> float:
+    """The number, or nan for what is none."""
+    if isinstance(value, (str, bytes, bool)):
+        return float("nan")
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError):
+        return float("nan")

@@ -135,14 +135,24 @@ class StepReport(Counts):
 class Query:
     """The targets that wait for the oracle's answer (``opt.ask`` makes it, ``opt.tell`` ends it).
 
-    It can be pickled and told in another process: only ``targets``, ``step``, ``index`` and the
-    frozen randomness travel.
+    It can be pickled and told in another process: all but the live graph travels.
+
+    Attributes:
+        targets: z_t, what the oracle must be asked about.
+        step: outer steps finished before this one.
+        index: the data rows, if they were given.
+        rng: generator states before the forward, if it is random.
+        buffers: what the buffers that the forward moves held before it.
+        forward_calls: calls of the forward so far.
+        live: the graph, in the process that asked.
     """
 
     targets: Tensor
     step: int
     index: Tensor | None = None
     rng: list[tuple[str, Tensor]] = field(default_factory=list)
+    buffers: list[Tensor | None] = field(default_factory=list)
+    forward_calls: int = 1
     live: Any = field(default=None, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:

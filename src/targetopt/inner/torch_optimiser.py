@@ -65,6 +65,7 @@ class Torch(Inner):
         watches_decrease = self.stopping.relative_decrease > 0
         fresh = True  # the closure has not been called in this optimiser step yet
 
+        @torch.no_grad()  # torch's optimisers call closures in grad mode; evaluations see to it
         def closure() -> Tensor:
             nonlocal cached, fresh, previous
             now, cached = cached or objective.evaluate(), None

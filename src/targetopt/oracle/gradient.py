@@ -54,13 +54,24 @@ class GradientOracle:
             raise BadAnswer(
                 f"GradientOracle: the function must return (losses, gradients); got {type(answer).__name__}"
             )
-        losses, gradients = (torch.as_tensor(a, dtype=z.dtype, device=z.device) for a in answer)
+        losses, gradients = (_like(z, a) for a in answer)
         curvature = self.curvature
         return TargetPoint(
             targets=z,
             losses=losses.detach(),
             gradients=gradients.detach(),
-            curvature=None if curvature is None else (lambda: curvature(z)),
+            curvature=None if curvature is None else (lambda: _like(z, curvature(z))),
             value=self.value,
             smoothness=self.smoothness,
         )
+
+
+def _like(z: Tensor, answer: object) -> Tensor:
+    """A part of the answer as a tensor of the targets' type and device."""
+    try:
+        return torch.as_tensor(answer, dtype=z.dtype, device=z.device)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise BadAnswer(
+            f"GradientOracle: an answer must be a tensor, an array or a list of numbers; got "
+            f"{type(answer).__name__} ({error})"
+        ) from error

@@ -57,12 +57,14 @@ class LossOracle:
             leaf = z.detach().requires_grad_()
             losses = function(leaf)
             check_losses(losses, z)
-            if losses.grad_fn is None:
+            gradients = None
+            if losses.requires_grad:
+                (gradients,) = torch.autograd.grad(losses.sum(), leaf, allow_unused=True)
+            if gradients is None:
                 raise BadAnswer(
                     "the losses do not depend on the targets through autograd. Remove detach(), no_grad() "
                     "or .numpy() from the loss, or return gradients yourself with to.GradientOracle."
                 )
-            (gradients,) = torch.autograd.grad(losses.sum(), leaf)
 
         def value(other: Tensor) -> Tensor:
             with torch.no_grad():
