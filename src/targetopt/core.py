@@ -225,7 +225,8 @@ def _minimised(
                     f"{type(surrogate).__name__}. Use GradientStep, LineSearch or AdaGradNorm."
                 )
             surrogate = surrogate.regularised_on(z.detach()[answer.targets.shape[0] :])
-    objective = Objective(frozen, list(targets.params), surrogate, method.weight_decay, z)
+    penalty = method.weight_decay * proposal.losses_summed
+    objective = Objective(frozen, list(targets.params), surrogate, penalty, z)
     with torch.no_grad():  # evaluations switch it on for themselves
         result = method.inner.minimise(objective, inner_state)
     finite = all(bool(torch.isfinite(p).all()) for p in targets.params)

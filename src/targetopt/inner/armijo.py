@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import torch
-
 from targetopt.inner.base import Inner, InnerResult
 from targetopt.inner.objective import Line, Objective, dot
 from targetopt.inner.stopping import (
@@ -80,11 +78,10 @@ class Armijo(Inner):
             if self.stopping.small_gradient(squared**0.5):
                 reason = GRADIENT
                 break
-            torch._foreach_neg_(gradient)
             line = Line(objective, now, gradient)
             began = alpha
             for _ in range(self.max_backtracks + 1):
-                there, change = line.trial(alpha)
+                there, change = line.trial(-alpha)
                 if change <= -self.c * alpha * squared:
                     break
                 alpha *= self.shrink

@@ -33,6 +33,7 @@ class GaussNewton(Inner):
         cg_steps: products per step at most.
         cg_tolerance: CG stops at this relative residual.
         initial_damping: first μ, relative to the curvature along the gradient.
+        max_backtracks: halvings of a rejected step before giving up (reason ``"line-search"``).
         stopping: optional early stop.
 
     Example:
@@ -52,7 +53,7 @@ class GaussNewton(Inner):
     cg_steps: int = 10
     cg_tolerance: float = 1e-2
     initial_damping: float = 1e-3
-    max_rejections: int = 20
+    max_backtracks: int = 30
     stopping: Stopping = field(default_factory=Stopping)
 
     def __post_init__(self) -> None:
@@ -78,20 +79,22 @@ class GaussNewton(Inner):
             if damping is None:
                 along = dot(gradient, curvature.product(gradient)) / squared
                 damping = self.initial_damping * along if along > 0 else self.initial_damping
-            began = damping
-            for _ in range(self.max_rejections):
-                direction, predicted = self._solve(curvature, gradient, damping)
-                line = Line(objective, now, direction)
-                there, change = line.trial(1.0)
-                gain = change / predicted if predicted < 0 else -1.0
-                if change < 0 and gain > 1e-3:
+            direction, slope, curved = self._solve(curvature, gradient, damping)
+            line = Line(objective, now, direction)
+            alpha = 1.0
+            for _ in range(self.max_backtracks + 1):
+                there, change = line.trial(alpha)
+                predicted = alpha * slope + 0.5 * alpha**2 * curved
+                if change < 0 and change <= 1e-3 * predicted:
                     break
-                line.move(0.0)
-                damping *= 4.0
+                alpha *= 0.5
             else:
-                damping, reason = began, LINE_SEARCH
+                line.move(0.0)
+                reason = LINE_SEARCH
                 break
-            damping *= max(1 / 3, 1 - (2 * min(gain, 1.0) - 1) ** 3)  # Nielsen's rule
+            # Nielsen's rule on the gain ratio; a shortened step asks for more damping outright
+            gain = min(change / predicted, 1.0)
+            damping *= max(1 / 3, 1 - (2 * gain - 1) ** 3) if alpha == 1.0 else 2.0 / alpha
             now = there
             steps += 1
             total -= change
@@ -103,8 +106,8 @@ class GaussNewton(Inner):
 
     def _solve(
         self, curvature: _Curvature, gradient: list[Tensor], damping: float
-    ) -> tuple[list[Tensor], float]:
-        """CG from zero; the direction and the undamped model's predicted change."""
+    ) -> tuple[list[Tensor], float, float]:
+        """CG from zero: d, ∇·d and dᵀ(JᵀWJ/n + λ)d, so that the undamped model is known along d."""
         d = [torch.zeros_like(g) for g in gradient]
         model_d = [torch.zeros_like(g) for g in gradient]  # (JᵀWJ/n + λ) d
         r = [-g for g in gradient]
@@ -125,7 +128,7 @@ class GaussNewton(Inner):
                 break
             torch._foreach_mul_(p, rr / previous)
             torch._foreach_add_(p, r)
-        return d, dot(gradient, d) + 0.5 * dot(d, model_d)
+        return d, dot(gradient, d), dot(d, model_d)
 
 
 class _Curvature:
@@ -150,5 +153,5 @@ class _Curvature:
         metric = self.objective.surrogate.curvature_product(self.at.z.detach(), jv)
         product = self.objective.vjp(self.at, metric / self.objective.examples)
         if self.objective.weight_decay:
-            torch._foreach_add_(product, v, alpha=self.objective.weight_decay)
+            return list(torch._foreach_add(product, v, alpha=self.objective.weight_decay))
         return product

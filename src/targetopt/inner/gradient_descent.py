@@ -53,8 +53,7 @@ class GradientDescent(Inner):
             if watches_gradient and self.stopping.small_gradient(dot(gradient, gradient) ** 0.5):
                 reason = GRADIENT
                 break
-            with torch.no_grad():
-                torch._foreach_add_(objective.params, gradient, alpha=-self.step_size)
+            torch._foreach_add_(objective.params, gradient, alpha=-self.step_size)
             steps += 1
             if steps < self.max_steps or watches_decrease:
                 now = objective.evaluate()

@@ -50,7 +50,7 @@ class LBFGS(Inner):
 
     max_steps: int = 20
     history: int = 10
-    max_backtracks: int = 25
+    max_backtracks: int = 12
     stopping: Stopping = field(default_factory=Stopping)
 
     SUFFICIENT = 1e-4

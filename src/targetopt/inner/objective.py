@@ -33,7 +33,7 @@ class Objective:
     """θ ↦ q(f(θ)) + ½λ‖θ‖², evaluated at the parameters as they stand.
 
     Inner solvers move ``params`` in place and ask for evaluations; each forward and backward is
-    counted here and nowhere else. Nothing here ever calls the oracle.
+    counted here and nowhere else. Nothing here ever calls the oracle. Solvers run without grad mode.
     """
 
     def __init__(
@@ -84,7 +84,8 @@ class Objective:
         """∇_θ of the objective; consumes the evaluation's graph unless told to keep it."""
         grads = self.vjp(at, at.slope / self.examples, keep_graph=keep_graph)
         if self.weight_decay:
-            torch._foreach_add_(grads, self.params, alpha=self.weight_decay)
+            # a new list: autograd may hand out views, or one tensor twice
+            return list(torch._foreach_add(grads, self.params, alpha=self.weight_decay))
         return grads
 
     def vjp(self, at: Evaluation, v: Tensor, *, keep_graph: bool = True) -> list[Tensor]:
@@ -141,7 +142,6 @@ class Line:
         self._inner = dot(objective.params, direction) if decayed else 0.0
         self._squared = dot(direction, direction) if decayed else 0.0
 
-    @torch.no_grad()
     def move(self, alpha: float) -> None:
         """Put the parameters at θ_0 + αd."""
         if alpha != self.alpha:

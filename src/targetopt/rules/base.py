@@ -11,12 +11,17 @@ from targetopt.types import MissingCapability, State, TargetPoint
 
 
 class Proposal(NamedTuple):
-    """A rule's answer: the surrogate, its new state, the η it used, and how it remembers."""
+    """A rule's answer: the surrogate, its new state, the η it used, and how it remembers.
+
+    ``losses_summed`` is how many losses the surrogate adds up (1, but t for FTRL): the weight decay
+    belongs to each of them.
+    """
 
     surrogate: Surrogate
     state: State
     eta: float
     memory: str = ""
+    losses_summed: float = 1.0
 
 
 @dataclass(frozen=True)

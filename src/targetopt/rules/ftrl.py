@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -18,7 +18,7 @@ class FTRL(Rule):
 
     Each example remembers the sum of its gradients and the targets at which it was first seen, per
     data row with ``index=``, else per position (``report.memory`` says which). The constant makes
-    q(z_t) = ℓ(z_t).
+    q(z_t) = ℓ(z_t). As the surrogate sums t losses, SSO's weight decay counts t times in it.
 
     Example:
         >>> import torch, targetopt as to
@@ -38,17 +38,15 @@ class FTRL(Rule):
         z, rows = point.targets, rows_of(point)
         sums = grown(state.get("gradient_sum"), point)
         starts = grown(state.get("start"), point)
-        seen = torch.zeros(starts.shape[0], dtype=torch.bool, device=z.device)
-        if "seen" in state:
-            seen[: state["seen"].shape[0]] = state["seen"]
-        new = ~seen[rows]
-        starts[rows] = torch.where(new.reshape(-1, *([1] * (z.ndim - 1))), z, starts[rows])
-        seen[rows] = True
+        counts = torch.zeros(starts.shape[0], dtype=torch.long, device=z.device)
+        if "count" in state:
+            counts[: state["count"].shape[0]] = state["count"]
+        new = (counts[rows] == 0).reshape(-1, *([1] * (z.ndim - 1)))
+        starts[rows] = torch.where(new, z, starts[rows])
+        counts[rows] += 1
         sums[rows] += point.gradients
         surrogate = Quadratic(starts[rows], sums[rows], z.new_tensor(1.0 / eta), point.loss)
-        at_current = surrogate.value(z) - point.loss
-        surrogate = Quadratic(
-            surrogate.anchor, surrogate.linear, surrogate.metric, point.loss - at_current
-        )
-        kept = {"gradient_sum": sums, "start": starts, "seen": seen}
-        return Proposal(surrogate, kept, eta, memory_kind(point))
+        surrogate = replace(surrogate, constant=2 * point.loss - surrogate.value(z))
+        kept = {"gradient_sum": sums, "start": starts, "count": counts}
+        summed = float(counts[rows].double().mean())
+        return Proposal(surrogate, kept, eta, memory_kind(point), summed)

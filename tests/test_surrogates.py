@@ -1,0 +1,171 @@
+"""Surrogates: upper bounds where theory says so, tight at z_t, consistent with autograd."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import targetopt as to
+from targetopt.types import TargetPoint
+
+F64 = torch.float64
+
+
+def labels(kind: str, g: torch.Generator, n: int = 6, k: int = 3) -> to.losses.Loss:
+    normal = torch.randn(n, k, generator=g, dtype=F64)
+    return {
+        "squared": lambda: to.losses.Squared(normal),
+        "logistic": lambda: to.losses.Logistic(normal.sign()),
+        "cross-entropy": lambda: to.losses.CrossEntropy(torch.randint(k, (n,), generator=g)),
+        "soft-cross-entropy": lambda: to.losses.CrossEntropy(normal.softmax(1)),
+        "huber": lambda: to.losses.Huber(normal, delta=0.7),
+        "gaussian-kl": lambda: to.losses.GaussianKL(
+            normal, covariance=torch.eye(k, dtype=F64) * 0.5 + 0.2
+        ),
+    }[kind]()
+
+
+FINITE_L = [
+    "squared", "logistic", "cross-entropy", "soft-cross-entropy", "huber", "gaussian-kl",
+]  # fmt: skip
+
+
+def point_at(loss: to.losses.Loss, z: Tensor) -> TargetPoint:
+    return to.LossOracle(loss).query(z)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10**6), scale=st.floats(1e-3, 1e3), fraction=st.floats(0.01, 1.0))
+@pytest.mark.parametrize("kind", FINITE_L)
+def test_surrogate_majorises_the_loss_for_eta_up_to_one_over_L(kind, seed, scale, fraction):
+    g = torch.Generator().manual_seed(seed)
+    loss = labels(kind, g)
+    z_t, z = (scale * torch.randn(6, 3, generator=g, dtype=F64) for _ in range(2))
+    eta = fraction / loss.smoothness
+    surrogate = to.GradientStep().propose(point_at(loss, z_t), eta, 1.0, {}).surrogate
+    bound, value = surrogate.value(z), loss.value(z).mean()
+    assert bound >= value - 1e-10 * (1 + value.abs())
+    torch.testing.assert_close(surrogate.value(z_t), loss.value(z_t).mean())
+
+
+@pytest.mark.parametrize("kind", FINITE_L)
+def test_smoothness_constants_are_not_loose(kind):
+    """At η = 1.3/L some pair of points breaks the bound: L is the constant, not merely one."""
+    g = torch.Generator().manual_seed(0)
+    broken = 0
+    for _ in range(200):
+        loss = labels(kind, g)
+        near = loss.y if kind in ("logistic", "huber") else torch.zeros(6, 3, dtype=F64)
+        z_t = 0.02 * torch.randn(6, 3, generator=g, dtype=F64) + (near if kind == "huber" else 0)
+        z_t[:, 2] -= 30 if "cross" in kind else 0  # two classes at ½: where ‖diag p − ppᵀ‖ = ½
+        direction = torch.randn(6, 3, generator=g, dtype=F64)
+        if "cross" in kind:
+            direction = torch.tensor([1.0, -1.0, 0.0], dtype=F64).expand(6, 3)
+        if kind == "gaussian-kl":
+            direction = torch.tensor([1.0, -1.0, 0.0], dtype=F64).expand(6, 3)
+        z = z_t + 0.05 * direction
+        surrogate = to.GradientStep().propose(point_at(loss, z_t), 1.3 / loss.smoothness, 1.0, {})
+        broken += bool(surrogate.surrogate.value(z) < loss.value(z).mean() - 1e-12)
+    assert broken > 150
+
+
+RULES = {
+    "gradient-step": to.GradientStep(),
+    "line-search": to.LineSearch(),
+    "adagrad-norm": to.AdaGradNorm(),
+    "adagrad": to.AdaGrad(),
+    "newton": to.Newton(),
+    "mirror": to.MirrorDescent(),
+    "entropy": to.MirrorDescent(to.NegativeEntropy()),
+    "ftrl": to.FTRL(),
+}
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10**6), eta=st.floats(0.01, 10.0))
+@pytest.mark.parametrize("name", RULES)
+def test_surrogate_is_consistent_with_itself(name, seed, eta):
+    """Value, gradient, change, curvature and minimiser of one surrogate agree with each other."""
+    g = torch.Generator().manual_seed(seed)
+    probabilities = name == "entropy"
+    loss = labels("cross-entropy", g)
+
+    def targets() -> Tensor:
+        z = torch.randn(6, 3, generator=g, dtype=F64)
+        return z.softmax(1) if probabilities else z
+
+    z_t, z, other = targets(), targets(), targets()
+    state: dict[str, object] = {}
+    for _ in range(2):  # a second step, so that memories are not empty
+        point = point_at(loss, z_t)
+        proposal = RULES[name].propose(point, eta, 1.0, state)
+        state = proposal.state
+    q = proposal.surrogate
+
+    torch.testing.assert_close(q.value(z_t), point.loss, rtol=1e-9, atol=1e-9)
+    leaf = z.clone().requires_grad_()
+    (auto,) = torch.autograd.grad(q.value(leaf), leaf)
+    torch.testing.assert_close(q.gradient(z) / 6, auto, rtol=1e-8, atol=1e-9)
+    torch.testing.assert_close(
+        q.change(z, other, q.gradient(z)), q.value(other) - q.value(z), rtol=1e-8, atol=1e-8
+    )
+    v = torch.randn(6, 3, generator=g, dtype=F64)
+    difference = (q.gradient(z + 1e-6 * z * v) - q.gradient(z - 1e-6 * z * v)) / 2e-6
+    torch.testing.assert_close(q.curvature_product(z, z * v), difference, rtol=1e-4, atol=1e-4)
+    best = q.minimiser()
+    torch.testing.assert_close(q.gradient(best), torch.zeros_like(best), rtol=0, atol=1e-7)
+
+
+def test_change_keeps_its_digits_where_values_lose_them():
+    z_t = torch.full((4,), 1e4, dtype=F64)
+    q = to.Quadratic(
+        z_t, torch.ones(4, dtype=F64), torch.tensor(2.0, dtype=F64), torch.tensor(1e8, dtype=F64)
+    )
+    before, after = z_t + 3.0, z_t + 3.0 + 2.0**-20
+    exact = 2.0**-20 * (1 + 2 * 3.0) + 2.0**-40
+    change = float(q.change(before, after, q.gradient(before)))
+    assert abs(change / exact - 1) < 1e-12
+    assert abs(float(q.value(after) - q.value(before)) / exact - 1) > 1e-8
+
+
+def test_newton_floors_eigenvalues_of_matrix_curvature():
+    z = torch.tensor([[50.0, 0.0, 0.0]], dtype=F64)
+    point = point_at(to.losses.CrossEntropy(torch.tensor([1])), z)
+    metric = to.Newton(floor=1e-3).propose(point, 1.0, 1.0, {}).surrogate.metric
+    assert torch.linalg.eigvalsh(metric).min() >= 1e-3 * (1 - 1e-12)
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 10**6), c=st.floats(0.1, 0.9))
+def test_line_search_step_satisfies_its_condition_and_the_next_larger_does_not(seed, c):
+    g = torch.Generator().manual_seed(seed)
+    loss = labels("logistic", g)
+    z = torch.randn(6, 3, generator=g, dtype=F64)
+    rule = to.LineSearch(c=c)
+    point = point_at(loss, z)
+    proposal = rule.propose(point, 1e3, 1.0, {})
+
+    def holds(eta: float) -> bool:
+        trial = loss.value(z - eta * point.gradients).mean()
+        return bool(trial <= point.loss - c * eta * point.gradient_norm_squared)
+
+    assert holds(proposal.eta)
+    assert proposal.eta == 1e3 or not holds(2 * proposal.eta)
+    again = rule.propose(point, 1e3, 1.0, proposal.state)
+    assert again.eta == proposal.eta  # warm start finds the same step
+    assert rule.propose(point, 1e3, 0.5, proposal.state).eta == 0.5 * proposal.eta
+
+
+@pytest.mark.parametrize("extreme", [1e4, -1e4])
+def test_entropy_is_computed_in_log_space(extreme):
+    z = torch.tensor([[0.2, 0.8], [1.0, 0.0]], dtype=F64)
+    point = TargetPoint(
+        z, torch.zeros(2, dtype=F64), extreme * torch.tensor([[1.0, -1.0], [1.0, 2.0]], dtype=F64)
+    )
+    q = to.MirrorDescent(to.NegativeEntropy()).propose(point, 1.0, 1.0, {}).surrogate
+    for tensor in (q.value(z), q.gradient(z), q.minimiser(), q.change(z, z, q.gradient(z))):
+        assert torch.isfinite(tensor).all()
+    torch.testing.assert_close(q.minimiser().sum(1), torch.ones(2, dtype=F64))
