@@ -1,0 +1,234 @@
+"""How a method looks: the same in every figure, in every report, for every pair of eyes.
+
+A look is a function of the method alone, never of which other methods are on the page:
+
+* the *family* (a baseline's name, or the rule of an SSO variant) gives the hue;
+* the number of inner steps m gives the lightness (more steps, more contrast with the page) and the marker;
+* baselines are dashed and SSO is solid; a step-size schedule breaks the solid line with dots;
+* anything this table does not know is given a hue, a dash and a marker by a hash of its name.
+
+The hues are those of Okabe and Ito, told apart with any of the common colour-vision deficiencies; dash and
+marker are the second channel. Colours are written in OKLCH, where equal lightness looks equally light, and
+every one keeps a contrast of at least 3 to the page it is drawn on.
+
+Reference: M. Okabe, K. Ito, "Color Universal Design", 2008. B. Ottosson, "A perceptual color space for
+image processing", 2020.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+Dash = tuple[float, ...]
+Json = Mapping[str, Any]
+
+SOLID: Dash = ()
+DASHED: Dash = (6.0, 3.0)
+DASHES: dict[str, Dash] = {
+    "constant": SOLID,
+    "inversesqrt": (9.0, 2.5, 1.5, 2.5),
+    "exponential": (1.5, 2.5),
+}
+MARKERS = ("circle", "square", "triangle", "diamond", "down", "plus", "cross", "star")
+
+
+@dataclass(frozen=True)
+class Style:
+    """Colour on a light page, colour on a dark page, dash pattern (pixels on, off, …) and marker."""
+
+    light: str
+    dark: str
+    dash: Dash
+    marker: str
+
+
+@dataclass(frozen=True)
+class _Family:
+    chroma: float
+    hue: float
+    lightness: float  # of a baseline on a light page
+    marker: str = "circle"
+
+
+# Baselines wear the hue of the SSO rule that does the same thing in target space; SGD, which everything
+# is compared with, is black on white and white on black.
+_BASELINES: dict[str, _Family] = {
+    "sgd": _Family(0.0, 0.0, 0.22, "circle"),
+    "sls": _Family(0.15, 72.0, 0.68, "square"),
+    "adam": _Family(0.13, 346.0, 0.66, "triangle"),
+    "adagrad": _Family(0.12, 165.0, 0.60, "diamond"),
+    "adagradnorm": _Family(0.10, 140.0, 0.50, "down"),
+    "svrg": _Family(0.06, 80.0, 0.42, "plus"),
+}
+_RULES: dict[str, _Family] = {
+    "gradientstep": _Family(0.14, 247.0, 0.53),
+    "linesearch": _Family(0.17, 42.0, 0.60),
+    "adagrad": _Family(0.12, 165.0, 0.60),
+    "adagradnorm": _Family(0.12, 140.0, 0.60),
+    "newton": _Family(0.16, 322.0, 0.50),
+    "mirrordescent": _Family(0.11, 215.0, 0.60),
+    "ftrl": _Family(0.12, 100.0, 0.60),
+}
+_ALIASES = {
+    "sgd": "gradientstep",
+    "gd": "gradientstep",
+    "sls": "linesearch",
+    "armijo": "linesearch",
+}
+
+
+def style(method: Json) -> Style:
+    """The look of one method, from its manifest entry ``{name, label, …options}``.
+
+    >>> style({"name": "sgd"}).dash != style({"name": "sso", "m": 10}).dash
+    True
+    >>> style({"name": "sso", "m": 10}) == style({"name": "sso", "m": 10, "label": "mine"})
+    True
+    """
+    name = _plain(str(method.get("name", "")))
+    rule = rule_of(method)
+    if rule is not None:
+        family = _RULES.get(rule) or _hashed(rule)
+        m = inner_steps(method)
+        depth = min(math.log10(m), 3.0) / 3.0 if m is not None else 0.5
+        ladder = (
+            MARKERS[round(2 * min(math.log10(m), 3.5)) % len(MARKERS)] if m is not None else "star"
+        )
+        return Style(
+            light=oklch(0.67 - 0.39 * depth, family.chroma, family.hue),
+            dark=oklch(0.56 + 0.36 * depth, 0.9 * family.chroma, family.hue),
+            dash=_schedule_dash(method),
+            marker=ladder,
+        )
+    family = _BASELINES.get(name) or _hashed(name)
+    neutral = family.chroma == 0.0
+    return Style(
+        light=oklch(family.lightness, family.chroma, family.hue),
+        dark=oklch(
+            0.95 if neutral else max(family.lightness, 0.62) + 0.1, family.chroma, family.hue
+        ),
+        dash=DASHED
+        if name in _BASELINES
+        else _digest_choice(name, (DASHED, (2.0, 2.0), (10.0, 3.0))),
+        marker=family.marker,
+    )
+
+
+def styles(methods: Sequence[Json]) -> list[Style]:
+    """Looks of the methods of one report, in order; never two the same.
+
+    Colour and dash are :func:`style`'s always. Where two methods would be drawn identically (say, two learning
+    rates of one method) the later one takes the next free marker.
+    """
+    taken: set[Style] = set()
+    looks = []
+    for method in methods:
+        look = style(method)
+        start = MARKERS.index(look.marker)
+        for offset in range(len(MARKERS)):
+            candidate = replace(look, marker=MARKERS[(start + offset) % len(MARKERS)])
+            if candidate not in taken:
+                look = candidate
+                break
+        taken.add(look)
+        looks.append(look)
+    return looks
+
+
+def rule_of(method: Json) -> str | None:
+    """The target-space rule of an SSO variant as a bare lower-case word; ``None`` for a baseline.
+
+    >>> (
+    ...     rule_of({"name": "sso", "rule": "LineSearch"}),
+    ...     rule_of({"name": "sso-newton"}),
+    ...     rule_of({"name": "adam"}),
+    ... )
+    ('linesearch', 'newton', None)
+    """
+    name = _plain(str(method.get("name", "")))
+    if not name.startswith("sso"):
+        return None
+    given = method.get("rule")
+    if isinstance(given, Mapping):
+        given = given.get("name")
+    rule = _plain(str(given)) if given else name.removeprefix("sso") or "gradientstep"
+    return _ALIASES.get(rule, rule)
+
+
+def inner_steps(method: Json) -> float | None:
+    """m, the inner steps of an SSO variant (``inf`` for an exact inner solve), if its options tell."""
+    inner = method.get("inner")
+    candidates = [method.get("m"), method.get("max_steps"), method.get("inner_steps")]
+    if isinstance(inner, Mapping):
+        candidates += [inner.get("max_steps"), inner.get("m")]
+        inner = inner.get("name")
+    if isinstance(inner, str) and _plain(inner) == "exact":
+        return math.inf
+    for value in candidates:
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 1:
+            return float(value)
+    return None
+
+
+def oklch(lightness: float, chroma: float, hue: float) -> str:
+    """An sRGB hex colour from OKLCH; chroma is lowered until the colour exists on a screen.
+
+    >>> oklch(0.0, 0.0, 0.0), oklch(1.0, 0.0, 0.0)
+    ('#000000', '#ffffff')
+    """
+    while True:
+        a, b = chroma * math.cos(math.radians(hue)), chroma * math.sin(math.radians(hue))
+        long = (lightness + 0.3963377774 * a + 0.2158037573 * b) ** 3
+        medium = (lightness - 0.1055613458 * a - 0.0638541728 * b) ** 3
+        short = (lightness - 0.0894841775 * a - 1.2914855480 * b) ** 3
+        linear = (
+            4.0767416621 * long - 3.3077115913 * medium + 0.2309699292 * short,
+            -1.2684380046 * long + 2.6097574011 * medium - 0.3413193965 * short,
+            -0.0041960863 * long - 0.7034186147 * medium + 1.7076147010 * short,
+        )
+        if all(-1e-4 <= c <= 1.0001 for c in linear) or chroma < 1e-3:
+            return "#" + "".join(
+                f"{round(255 * _gamma(min(max(c, 0.0), 1.0))):02x}" for c in linear
+            )
+        chroma *= 0.97
+
+
+def _gamma(c: float) -> float:
+    return 12.92 * c if c <= 0.0031308 else 1.055 * c ** (1 / 2.4) - 0.055
+
+
+def _plain(word: str) -> str:
+    return "".join(c for c in word.lower() if c.isalnum())
+
+
+def _schedule_dash(method: Json) -> Dash:
+    schedule = method.get("schedule", "constant")
+    if isinstance(schedule, Mapping):
+        schedule = schedule.get("name", "constant")
+    return DASHES.get(_plain(str(schedule)), SOLID)
+
+
+def _digest(name: str) -> int:
+    return int.from_bytes(hashlib.sha256(json.dumps(name).encode()).digest()[:8], "big")
+
+
+def _digest_choice(name: str, options: Sequence[Dash]) -> Dash:
+    return options[_digest(name) // 4096 % len(options)]
+
+
+def _hashed(name: str) -> _Family:
+    """A look for a family nobody has named here: stable, because it is read off the name's digest."""
+    number = _digest(name)
+    hues = (20.0, 60.0, 110.0, 150.0, 195.0, 235.0, 285.0, 335.0)
+    return _Family(
+        0.12, hues[number % 8], (0.42, 0.54, 0.66)[number // 8 % 3], MARKERS[number // 64 % 8]
+    )
+
+
+Page = Literal["light", "dark"]
+PAGES: dict[Page, str] = {"light": "#ffffff", "dark": "#14171c"}

@@ -1,0 +1,171 @@
+"""Tables over seeds: final values with intervals, ranks, and tidy CSV files of everything drawn."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from scipy.stats import rankdata
+
+from targetopt.bench import statistics
+from targetopt.bench.files import explained, write_whole
+from targetopt.bench.lines import (
+    TAUS,
+    Line,
+    Panel,
+    Results,
+    band,
+    better,
+    cost_to_reach,
+    finals,
+    level,
+)
+
+
+@dataclass(frozen=True)
+class Final:
+    """The final value of one metric of one line: interquartile mean and median over seeds."""
+
+    iqm: float
+    low: float
+    high: float
+    median: float
+    rank: float
+    runs: int
+    diverged: int
+    failed: int
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One method over all panels, on one metric."""
+
+    method: int
+    rank: float
+    wins: int
+    panels: int
+    statuses: dict[str, int]
+
+
+def panel_finals(panel: Panel, metric: str) -> dict[int, Final]:
+    """Final values of every method of a panel that has the metric, with ranks (ties share one)."""
+    direction = better(metric)
+    lines = [line for line in panel.lines if line.with_metric(metric)]
+    if not lines:
+        return {}
+    estimates = [statistics.bootstrap(finals(ln, metric), better=direction) for ln in lines]
+    sign = 1.0 if direction == "lower" else -1.0
+    ranks = rankdata([sign * float(e.value) for e in estimates])
+    found = {}
+    for line, estimate, rank in zip(lines, estimates, ranks, strict=True):
+        statuses = Counter(run.manifest["status"] for run in line.ended)
+        middle = statistics.bootstrap(
+            finals(line, metric), statistics.median, better=direction, resamples=1
+        )
+        found[line.method] = Final(
+            float(estimate.value),
+            float(estimate.low),
+            float(estimate.high),
+            float(middle.value),
+            float(rank),
+            estimate.runs,
+            statuses["diverged"],
+            statuses["failed"],
+        )
+    return found
+
+
+def standings(results: Results, tables: Sequence[dict[int, Final]]) -> list[Standing]:
+    """Methods by their mean rank over the panels they were run on, best first."""
+    rows = []
+    for index in range(len(results.methods)):
+        ranks = [table[index].rank for table in tables if index in table]
+        statuses = Counter(
+            run.manifest["status"]
+            for _, line in results.drawn()
+            if line.method == index
+            for run in line.ended
+        )
+        mean = float(np.mean(ranks)) if ranks else np.inf
+        rows.append(Standing(index, mean, ranks.count(1.0), len(ranks), dict(statuses)))
+    return sorted(rows, key=lambda row: row.rank)
+
+
+def write_tables(
+    results: Results, tables: dict[str, list[dict[int, Final]]], *, axis: str, tau: float
+) -> list[str]:
+    """``runs.csv``, ``summary.csv``, ``curves.csv`` and ``cost.csv`` in ``DIR/tables``."""
+    folder = results.directory / "tables"
+    with explained(folder):
+        folder.mkdir(exist_ok=True)
+    where = ("problem", "batch", "method")
+
+    def key(panel: Panel, line: Line) -> tuple[str, str, str]:
+        return (
+            results.problems[panel.problem],
+            results.batches[panel.batch],
+            results.methods[line.method].label,
+        )
+
+    def runs() -> Iterable[Sequence[object]]:
+        for panel, line in results.drawn():
+            for run in line.ended:
+                entry = run.manifest
+                counts = entry.get("counts", {})
+                head = (entry["id"], *key(panel, line), entry["seed"], entry["status"])
+                costs = (counts.get("oracle_calls"), counts.get("inner_steps"), entry["duration"])
+                for metric in run.metrics:
+                    values = run.columns[metric]
+                    yield (*head, metric, values[-1] if len(values) else None, *costs)
+
+    def summary() -> Iterable[Sequence[object]]:
+        for metric, per_panel in tables.items():
+            for panel, table in zip(results.panels, per_panel, strict=True):
+                for line in panel.lines:
+                    if line.method in table:
+                        f = table[line.method]
+                        numbers = (f.iqm, f.low, f.high, f.median, f.rank)
+                        yield (
+                            *key(panel, line), metric, *numbers, f.runs, f.diverged, f.failed
+                        )  # fmt: skip
+
+    def curves() -> Iterable[Sequence[object]]:
+        for metric in results.metrics:
+            for panel, line in results.drawn():
+                curve = band(line, metric, axis, tau)
+                if curve is not None:
+                    points = zip(curve.x, curve.mid, curve.low, curve.high, strict=True)
+                    for point in points:
+                        yield (*key(panel, line), metric, axis, *point, curve.seeds)
+
+    def costs() -> Iterable[Sequence[object]]:
+        for metric in results.metrics[:1]:
+            for panel in results.panels:
+                goal = level(panel, metric)
+                if goal is None:
+                    continue
+                for line in panel.lines:
+                    for t, cost in zip(TAUS, cost_to_reach(line, metric, goal, TAUS), strict=True):
+                        yield (*key(panel, line), metric, goal, t, cost)
+
+    spent = ("oracle_calls", "inner_steps", "duration")
+    _csv(folder / "runs.csv", ("id", *where, "seed", "status", "metric", "final", *spent), runs())
+    aggregated = ("iqm", "low", "high", "median", "rank", "runs", "diverged", "failed")
+    _csv(folder / "summary.csv", (*where, "metric", *aggregated), summary())
+    drawn = ("median", "quartile_low", "quartile_high", "seeds")
+    _csv(folder / "curves.csv", (*where, "metric", "axis", "x", *drawn), curves())
+    _csv(folder / "cost.csv", (*where, "metric", "level", "tau", "cost"), costs())
+    return ["runs.csv", "summary.csv", "curves.csv", "cost.csv"]
+
+
+def _csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)
+    write_whole(path, text.getvalue().encode())
