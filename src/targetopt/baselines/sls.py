@@ -129,8 +129,8 @@ class SLS(ClosureOptimizer):
 
         Args:
             closure: returns the mean loss of the batch, as a tensor that autograd can
-                differentiate; no ``backward()`` in it. Called with the gradient once, then once per
-                trial without.
+                differentiate; no ``backward()`` in it. Called once with autograd on, for the
+                gradient, then once per trial with autograd off (``torch.is_grad_enabled()``).
 
         Returns:
             The loss before the step, without the weight-decay term.
