@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import torch
+
 from targetopt.inner.base import Inner, InnerResult
 from targetopt.inner.objective import Line, Objective, dot
 from targetopt.inner.stopping import (
@@ -21,7 +23,8 @@ from targetopt.types import BadArgument, State
 class Armijo(Inner):
     """ω ← ω − α∇q with the first α that gives q(ω − α∇q) ≤ q(ω) − c·α·‖∇q‖² (paper §5).
 
-    The search begins at ``grow`` times the last accepted α, carried across outer steps. The
+    The search begins at ``grow`` times the last accepted α, carried across outer steps (after a
+    search that found nothing, at ``initial_step`` again). The
     forward of an accepted trial is the forward of the next gradient, so a step costs one forward
     and one backward as long as trials are accepted.
 
@@ -79,15 +82,19 @@ class Armijo(Inner):
                 reason = GRADIENT
                 break
             line = Line(objective, now, gradient)
-            began = alpha
             for _ in range(self.max_backtracks + 1):
                 there, change = line.trial(-alpha)
                 if change <= -self.c * alpha * squared:
+                    accepted = True
+                    break
+                accepted = False
+                if torch.equal(there.z, now.z):  # so short a step that rounding swallows it
                     break
                 alpha *= self.shrink
-            else:
+            if not accepted:
                 line.move(0.0)
-                alpha, reason = began, LINE_SEARCH
+                # At rounding level a search may end anywhere; the next one begins afresh.
+                alpha, reason = self.initial_step, LINE_SEARCH
                 break
             now = there
             steps += 1
