@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from report_directory import HOSTILE, METHODS, PROBLEMS, add_rows, make, manifest
@@ -169,6 +169,7 @@ def test_names_reasons_and_commands_are_escaped(store: Store) -> None:
     assert embedded(page)["methods"][0]["label"] == HOSTILE
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_no_text_can_end_the_script_element(text: str) -> None:
     safe = payload.script_safe(json.dumps(text, ensure_ascii=False))
@@ -207,6 +208,7 @@ def test_embedded_points_are_recorded_points(written: Path) -> None:
                 assert kept[-1] == len(run.columns["step"]) - 1
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.integers(0, 10**7), min_size=1, max_size=300, unique=True).map(sorted),
     st.integers(4, 80),

@@ -19,7 +19,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 from numpy.typing import NDArray
 
 from targetopt.bench.files import write_whole
@@ -206,17 +206,19 @@ def limit(ax: Any, low: float, high: float, start: float | None, log: bool) -> N
 
 
 def log_ticks(axis: Any, low: float, high: float) -> None:
-    """Powers of ten; 1-2-5 on less than two decades; round numbers on less than a third of one."""
+    """Powers of ten; 1-2-5 on less than two decades; even steps on less than one."""
     decades = math.log10(high / low)
     if decades >= 2:
         axis.set_major_locator(LogLocator(10, numticks=6))
         minor = range(2, 10) if decades < 3.5 else (1,)
         axis.set_minor_locator(LogLocator(10, subs=[float(k) for k in minor], numticks=200))
     else:
-        steps = (1, 2, 5) if decades > 0.4 else tuple(1 + k / 4 for k in range(36))
-        exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-        ticks = [k * 10.0**e for e in exponents for k in steps if low <= k * 10.0**e <= high]
-        axis.set_major_locator(FixedLocator(ticks[:: 1 + len(ticks) // 7]))
+        if decades > 0.7:
+            exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+            ticks = [k * 10.0**e for e in exponents for k in (1, 2, 5)]
+        else:
+            ticks = MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high).tolist()
+        axis.set_major_locator(FixedLocator([tick for tick in ticks if low <= tick <= high]))
         axis.set_minor_locator(FixedLocator([]))
     axis.set_major_formatter(FuncFormatter(lambda value, _: tick_text(value)))
     axis.set_minor_formatter(NullFormatter())

@@ -59,10 +59,10 @@ class _Family:
 # is compared with, is black on white and white on black.
 _BASELINES: dict[str, _Family] = {
     "sgd": _Family(0.0, 0.0, 0.22, "circle"),
-    "sls": _Family(0.15, 72.0, 0.68, "square"),
-    "adam": _Family(0.13, 346.0, 0.66, "triangle"),
-    "adagrad": _Family(0.12, 165.0, 0.60, "diamond"),
-    "adagradnorm": _Family(0.10, 140.0, 0.50, "down"),
+    "sls": _Family(0.15, 72.0, 0.66, "square"),
+    "adam": _Family(0.14, 346.0, 0.58, "triangle"),
+    "adagrad": _Family(0.12, 165.0, 0.50, "diamond"),
+    "adagradnorm": _Family(0.12, 135.0, 0.62, "down"),
     "svrg": _Family(0.06, 80.0, 0.42, "plus"),
 }
 _RULES: dict[str, _Family] = {
@@ -100,7 +100,7 @@ def style(method: Json) -> Style:
             MARKERS[round(2 * min(math.log10(m), 3.5)) % len(MARKERS)] if m is not None else "star"
         )
         return Style(
-            light=oklch(0.67 - 0.39 * depth, family.chroma, family.hue),
+            light=oklch(0.65 - 0.37 * depth, family.chroma, family.hue),
             dark=oklch(0.56 + 0.36 * depth, 0.9 * family.chroma, family.hue),
             dash=_schedule_dash(method),
             marker=ladder,
@@ -110,7 +110,7 @@ def style(method: Json) -> Style:
     return Style(
         light=oklch(family.lightness, family.chroma, family.hue),
         dark=oklch(
-            0.95 if neutral else max(family.lightness, 0.62) + 0.1, family.chroma, family.hue
+            0.95 if neutral else max(family.lightness + 0.13, 0.6), family.chroma, family.hue
         ),
         dash=DASHED
         if name in _BASELINES
@@ -226,7 +226,7 @@ def _hashed(name: str) -> _Family:
     number = _digest(name)
     hues = (20.0, 60.0, 110.0, 150.0, 195.0, 235.0, 285.0, 335.0)
     return _Family(
-        0.12, hues[number % 8], (0.42, 0.54, 0.66)[number // 8 % 3], MARKERS[number // 64 % 8]
+        0.12, hues[number % 8], (0.42, 0.52, 0.62)[number // 8 % 3], MARKERS[number // 64 % 8]
     )
 
 
