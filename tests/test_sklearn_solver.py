@@ -1,0 +1,269 @@
+"""The full-batch Newton solver: its losses, its metrics, its answers."""
+
+import numpy as np
+import pytest
+import scipy.optimize
+import scipy.sparse as sp
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from targetopt import losses
+from targetopt.linear import metrics
+from targetopt.linear.newton import Objective, minimise
+from targetopt.linear.target_losses import Huber, Logistic, Poisson, Softmax, Squared
+
+KINDS = ["squared", "logistic", "softmax", "huber", "poisson"]
+
+
+def make_loss(kind, n, rng):
+    """The numpy loss and the public torch loss with the same labels, and targets' trailing shape."""
+    if kind == "softmax":
+        y = np.concatenate([np.arange(3), rng.integers(0, 3, n)])[:n]
+        return Softmax(y, 3), losses.CrossEntropy(torch.from_numpy(y)), (3,)
+    if kind == "logistic":
+        y = np.where(rng.random(n) < 0.5, 1.0, -1.0)
+        return Logistic(y), losses.Logistic(torch.from_numpy(y)), ()
+    if kind == "poisson":
+        y = rng.poisson(2.0, n).astype(float)
+        return Poisson(y), losses.Poisson(torch.from_numpy(y)), ()
+    y = rng.normal(size=n) * 2
+    if kind == "huber":
+        return Huber(y, 0.7), losses.Huber(torch.from_numpy(y), delta=0.7), ()
+    return Squared(y), losses.Squared(torch.from_numpy(y)), ()
+
+
+def make_objective(kind, n, d, rng, *, alpha=1e-2, intercept=True, sparse=False):
+    loss, _, outputs = make_loss(kind, n, rng)
+    X = rng.normal(size=(n, d)) * (rng.random((n, d)) < 0.6)
+    ridge = np.full((d + intercept, *outputs), alpha)
+    if intercept:
+        ridge[-1] = 0.0
+    weights = rng.random(n) + 0.1
+    X = sp.csr_array(X) if sparse else X
+    return Objective(X, loss, weights / weights.sum(), ridge, 0.0, intercept)
+
+
+def value_and_gradient(F, theta):
+    at = F.loss.evaluate(F.forward(theta))
+    offset = theta - F.center
+    value = F.weights @ at.values + 0.5 * np.sum(F.ridge * offset**2)
+    return value, F.adjoint(F.weighted(at.gradient)) + F.ridge * offset
+
+
+def dense_hessian(F, theta):
+    """∂²F column by column, from products alone."""
+    at = F.loss.evaluate(F.forward(theta))
+    columns = []
+    for unit in np.eye(theta.size):
+        v = unit.reshape(theta.shape)
+        curved = F.loss.curve(F.weights, at.curvature, F.forward(v))
+        columns.append((F.adjoint(curved) + F.ridge * v).ravel())
+    return np.array(columns)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("scale", [1.0, 30.0])
+def test_losses_are_the_public_ones(kind, scale):
+    rng = np.random.default_rng(0)
+    ours, public, outputs = make_loss(kind, 50, rng)
+    z = rng.normal(size=(50, *outputs)) * scale
+    t = torch.from_numpy(z)
+    at = ours.evaluate(z)
+    constant = ours.least if kind == "poisson" else 0.0
+    np.testing.assert_allclose(at.values + constant, public.value(t), rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(at.gradient, public.gradient(t), rtol=1e-12, atol=1e-15)
+    u = rng.normal(size=z.shape)
+    ones = np.ones(50)
+    if kind == "softmax":
+        product = np.einsum("nij,nj->ni", public.curvature(t).numpy(), u)
+        diagonal = np.einsum("nii->ni", public.curvature(t).numpy())
+        np.testing.assert_allclose(ours.diagonal(at.curvature), diagonal, rtol=1e-9, atol=1e-15)
+    else:
+        product = public.curvature(t).numpy() * u
+    near = np.abs(at.gradient) < 0.7 if kind == "huber" else slice(None)
+    np.testing.assert_allclose(
+        ours.curve(ones, at.curvature, u)[near], product[near], rtol=1e-9, atol=1e-13
+    )
+
+
+def test_hubers_metric_bounds_the_loss_from_above():
+    rng = np.random.default_rng(1)
+    loss = Huber(rng.normal(size=200), 0.5)
+    z, step = rng.normal(size=200) * 3, rng.normal(size=200) * 5
+    at = loss.evaluate(z)
+    bound = at.values + at.gradient * step + 0.5 * at.curvature * step**2
+    assert (loss.evaluate(z + step).values <= bound + 1e-12).all()
+
+
+@pytest.mark.parametrize("kind", ["logistic", "softmax"])
+def test_losses_stay_finite_far_away(kind):
+    loss, _, outputs = make_loss(kind, 6, np.random.default_rng(2))
+    z = np.random.default_rng(3).choice([-1e4, 1e4], size=(6, *outputs))
+    for part in loss.evaluate(z):
+        assert np.isfinite(part).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_best_constant_is_near_the_best(kind):
+    rng = np.random.default_rng(4)
+    loss, _, outputs = make_loss(kind, 40, rng)
+    weights = np.full(40, 1 / 40)
+    F = Objective(np.ones((40, 1)), loss, weights, np.zeros((1, *outputs)), 0.0, False)
+    theta = np.broadcast_to(loss.best_constant(weights), (1, *outputs)).astype(float)
+    _, gradient = value_and_gradient(F, theta)
+    assert np.abs(gradient).max() < (0.1 if kind == "huber" else 1e-12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("shape", [(60, 5), (12, 40)])
+def test_finds_the_minimum(kind, sparse, intercept, shape):
+    rng = np.random.default_rng(5)
+    F = make_objective(kind, *shape, rng, intercept=intercept, sparse=sparse)
+    found = minimise(F, np.zeros_like(F.ridge), tol=1e-12, max_iter=500)
+    value, gradient = value_and_gradient(F, found.theta)
+    assert found.converged
+    assert found.value == pytest.approx(value, rel=1e-12)
+    reference = scipy.optimize.minimize(
+        lambda t: tuple(
+            np.ravel(part)[0] if i == 0 else np.ravel(part)
+            for i, part in enumerate(value_and_gradient(F, t.reshape(F.ridge.shape)))
+        ),
+        np.zeros(F.ridge.size),
+        jac=True,
+        method="L-BFGS-B",
+        options={"maxiter": 20000, "maxfun": 40000, "ftol": 0.0, "gtol": 1e-9},
+    )
+    assert value <= reference.fun * (1 + 1e-10)
+    assert np.abs(gradient).max() < 1e-5
+
+
+@pytest.mark.parametrize("kind", ["squared", "logistic", "softmax", "poisson"])
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("intercept", [False, True])
+def test_exact_metrics_are_the_inverse_hessian(kind, sparse, intercept):
+    rng = np.random.default_rng(6)
+    F = make_objective(kind, 40, 5, rng, intercept=intercept, sparse=sparse)
+    theta = 0.3 * rng.normal(size=F.ridge.shape)
+    H = dense_hessian(F, theta)
+    metric = (metrics.Joint if kind == "softmax" else metrics.Primal)(F)
+    metric.update(F.loss.evaluate(F.forward(theta)).curvature, 0.0)
+    # A vector in the range of H: softmax with an intercept is singular along shared shifts.
+    v = H @ rng.normal(size=theta.size)
+    u = metric.solve(v.reshape(theta.shape))
+    np.testing.assert_allclose(H @ u.ravel(), v, rtol=1e-7, atol=1e-9)
+    diagonal = metric.diagonal(F.loss.evaluate(F.forward(theta)).curvature) + F.ridge
+    np.testing.assert_allclose(diagonal.ravel(), np.diag(H), rtol=1e-10, atol=1e-14)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_dual_and_primal_forms_are_equal(sparse):
+    rng = np.random.default_rng(7)
+    F = make_objective("logistic", 10, 30, rng, intercept=False, sparse=sparse)
+    assert metrics.Dual.possible(F)
+    curvature = F.loss.evaluate(np.zeros(10)).curvature
+    dual, primal = metrics.Dual(F), metrics.Primal(F)
+    dual.update(curvature, 0.0)
+    primal.update(curvature, 0.0)
+    g = rng.normal(size=30)
+    np.testing.assert_allclose(dual.solve(g), primal.solve(g), rtol=1e-8)
+
+
+@pytest.mark.parametrize("kind", ["logistic", "softmax"])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_every_metric_leads_to_the_same_minimum(monkeypatch, kind, sparse):
+    rng = np.random.default_rng(8)
+    F = make_objective(kind, 25, 40, rng, alpha=1e-2, sparse=sparse)
+    values = []
+    for metric in (metrics.Primal, metrics.Dual, metrics.Diagonal):
+        monkeypatch.setattr("targetopt.linear.newton.cheapest_metric", metric)
+        values.append(minimise(F, np.zeros_like(F.ridge), tol=1e-13, max_iter=2000).value)
+    np.testing.assert_allclose(values, values[0], rtol=1e-10)
+
+
+def test_the_cheapest_metric_follows_the_shape():
+    rng = np.random.default_rng(9)
+    assert isinstance(
+        metrics.cheapest_metric(make_objective("logistic", 500, 8, rng)), metrics.Primal
+    )
+    assert isinstance(
+        metrics.cheapest_metric(make_objective("softmax", 500, 8, rng)), metrics.Joint
+    )
+    assert isinstance(
+        metrics.cheapest_metric(make_objective("logistic", 20, 90, rng)), metrics.Dual
+    )
+    text = sp.random_array((3000, 9000), density=1e-3, rng=rng, format="csr")
+    F = Objective(
+        text, Logistic(np.ones(3000)), np.full(3000, 1 / 3000), np.full(9000, 1e-4), 0.0, False
+    )
+    assert isinstance(metrics.cheapest_metric(F), metrics.Diagonal)
+
+
+def test_a_sampled_hessian_is_unbiased_enough_to_precondition():
+    """8d rows of many, drawn by curvature: all eigenvalues of M⁻¹H stay within a factor of 3."""
+    rng = np.random.default_rng(10)
+    F = make_objective("logistic", 20000, 20, rng, alpha=1e-6)
+    theta = rng.normal(size=21)
+    metric = metrics.Primal(F)
+    metric.update(F.loss.evaluate(F.forward(theta)).curvature, 0.0)
+    H = dense_hessian(F, theta)
+    values = np.linalg.eigvals(np.array([metric.solve(row) for row in H])).real
+    assert values.min() > 1 / 3
+    assert values.max() < 3
+    assert not np.allclose(values, 1.0)  # it was a sample
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    n=st.integers(2, 40),
+    d=st.integers(1, 12),
+    kind=st.sampled_from(KINDS),
+    sparse=st.booleans(),
+    alpha=st.sampled_from([0.0, 1e-6, 1e-2, 1.0]),
+)
+def test_degenerate_data_never_break_the_descent(seed, n, d, kind, sparse, alpha):
+    """Zero rows, zero columns, repeated rows and columns, constant columns, zero weights."""
+    rng = np.random.default_rng(seed)
+    loss, _, outputs = make_loss(kind, n, rng)
+    X = rng.integers(-1, 2, size=(n, d)).astype(float)
+    X[:, rng.integers(d)] = rng.integers(0, 2)
+    X[rng.integers(n)] = 0.0
+    X[:, rng.integers(d)] = X[:, rng.integers(d)]
+    weights = rng.integers(0, 3, n).astype(float)
+    weights[rng.integers(n)] = 1.0
+    ridge = np.full((d + 1, *outputs), alpha)
+    ridge[-1] = 0.0
+    F = Objective(sp.csr_array(X) if sparse else X, loss, weights / weights.sum(), ridge, 0.0, True)
+    start = np.zeros_like(ridge)
+    found = minimise(F, start, tol=1e-9, max_iter=300)
+    assert np.isfinite(found.theta).all()
+    value, gradient = value_and_gradient(F, found.theta)
+    first, _ = value_and_gradient(F, start)
+    assert value <= first * (1 + 1e-12)
+    if found.converged and alpha >= 1e-2:
+        # Strong convexity in w bounds the distance to the minimum by the gradient.
+        assert np.abs(gradient).max() <= 1e-2 * max(1.0, np.sqrt(first))
+
+
+def test_steps_are_counted_and_limited():
+    F = make_objective("logistic", 60, 5, np.random.default_rng(11))
+    found = minimise(F, np.zeros(6), tol=1e-12, max_iter=2)
+    assert (found.n_iter, found.converged) == (2, False)
+
+
+def test_least_squares_needs_one_step_and_its_confirmation():
+    F = make_objective("squared", 60, 5, np.random.default_rng(12))
+    assert minimise(F, np.zeros(6), tol=1e-10, max_iter=9).n_iter <= 2
+
+
+def test_a_center_pulls():
+    """With a penalty far above the data's curvature θ stays at the centre."""
+    rng = np.random.default_rng(13)
+    base = make_objective("logistic", 30, 4, rng, intercept=False)
+    center = rng.normal(size=4)
+    F = Objective(base.X, base.loss, base.weights, np.full(4, 1e6), center, False)
+    found = minimise(F, np.zeros(4), tol=1e-12, max_iter=50)
+    np.testing.assert_allclose(found.theta, center, atol=1e-5)
