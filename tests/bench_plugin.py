@@ -13,8 +13,8 @@ from torch import nn
 
 from targetopt.losses import Logistic
 from targetopt.oracle import LossOracle
-from targetopt.problems.base import Problem, seeded
-from targetopt.problems.registry import register
+from targetopt.problems import Problem, register
+from targetopt.problems.base import seeded
 from targetopt.types import TargetPoint
 
 Trouble = Literal["none", "raise", "segfault", "exit", "stuck", "nan", "once"]

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from targetopt import problems
 from targetopt.bench import demo as demonstration
 from targetopt.bench import status as progress_report
 from targetopt.bench.document import SpecError
@@ -24,7 +25,6 @@ from targetopt.bench.runner import Summary
 from targetopt.bench.runner import run as run_experiment
 from targetopt.bench.spec import Experiment
 from targetopt.problems import data_cli
-from targetopt.problems import registry as problems
 from targetopt.types import TargetoptError
 
 app = typer.Typer(

@@ -194,7 +194,7 @@ class Execution:
         content = {
             "format": CHECKPOINT_FORMAT,
             "run": self.run,
-            "versions": provenance.versions(),
+            "source": _source(),
             "session": session.state_dict(),
             "random": torch.get_rng_state(),
             "step": progress.step,
@@ -211,7 +211,7 @@ class Execution:
         content = read_checkpoint(self.checkpoint)
         if content is None or content["run"] != self.run:
             return
-        if content["versions"] != provenance.versions():
+        if content["source"] != _source():
             return  # other versions may round otherwise; the run begins anew
         session.load_state_dict(content["session"])
         torch.set_rng_state(content["random"])
@@ -219,6 +219,11 @@ class Execution:
         self._progress.wall_time = content["wall_time"]
         self._progress.elapsed = content["elapsed"]
         self._progress.rows.extend(content["rows"])
+
+
+def _source() -> dict[str, str | None]:
+    """What the numbers depend on beside the configuration."""
+    return {**provenance.versions(), "commit": provenance.commit()}
 
 
 def read_checkpoint(path: Path) -> dict[str, Any] | None:

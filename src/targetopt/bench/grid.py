@@ -177,7 +177,9 @@ def _problem_choices(experiment: Experiment, faults: list[Fault]) -> Iterator[_P
             try:
                 entry.loaded = load_problem(entry.options)
             except (TargetoptError, ImportError, ValueError) as error:
-                faults.append(choice.fault("name", f"{name!r} cannot be made: {error}"))
+                # the builders' errors begin with the option at fault: "loss='x' must be …"
+                key = str(error).partition("=")[0]
+                faults.append(choice.fault(key if key in given else "name", str(error)))
                 continue
             yield entry
 

@@ -3,18 +3,19 @@
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
+from multiprocessing.process import BaseProcess
 
 from targetopt.bench.work import Event, Task, perform
 from targetopt.types import TargetoptError
 
-ONE_THREAD = dict.fromkeys(
+WORKER_ENVIRONMENT = dict.fromkeys(
     (
         "OMP_NUM_THREADS",
         "OPENBLAS_NUM_THREADS",
@@ -24,8 +25,11 @@ ONE_THREAD = dict.fromkeys(
         "NUMBA_NUM_THREADS",
     ),
     "1",
-)
-"""Set in every worker before anything is imported: jobs share the cores, threads would fight."""
+) | {"ARROW_DEFAULT_MEMORY_POOL": "system"}
+"""Set in every worker before anything is imported: jobs share the cores, threads would fight.
+
+(Arrow's own allocator keeps a thread in the background, which a process to be forked must not.)
+"""
 
 AHEAD = 2
 """Tasks given to a worker at once: the one it does and the one it takes up without waiting."""
@@ -37,7 +41,7 @@ class WorkersCannotStart(TargetoptError, RuntimeError):
 
 @dataclass
 class _Worker:
-    process: SpawnProcess
+    process: BaseProcess
     connection: Connection
     tasks: list[Task] = field(default_factory=list)
     running: str | None = None
@@ -45,7 +49,7 @@ class _Worker:
 
 
 class LocalExecutor:
-    """``jobs`` spawned processes, each given :data:`AHEAD` tasks, replaced when they die."""
+    """``jobs`` processes, each given :data:`AHEAD` tasks, replaced when they die."""
 
     def __init__(self, jobs: int) -> None:
         self.jobs = jobs
@@ -146,13 +150,26 @@ def _how_it_ended(exitcode: int) -> str:
 
 
 def _start_worker() -> _Worker:
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_work, args=(theirs,), daemon=True)
+    ours, theirs = multiprocessing.Pipe()
+    process = _new_process(theirs)
     with _inherited_by_workers():
         process.start()
     theirs.close()
     return _Worker(process, ours)
+
+
+def _new_process(connection: Connection) -> BaseProcess:
+    """Where forking is safe, workers are forked from one clean process that imports everything.
+
+    It is started afresh, has one thread and never runs anything itself. Elsewhere each worker is
+    started afresh and imports for itself.
+    """
+    if sys.platform != "linux":
+        spawning = multiprocessing.get_context("spawn")
+        return spawning.Process(target=_work, args=(connection,), daemon=True)
+    forking = multiprocessing.get_context("forkserver")
+    forking.set_forkserver_preload(["targetopt.bench.preload"])
+    return forking.Process(target=_work, args=(connection,), daemon=True)
 
 
 @contextmanager
@@ -162,8 +179,8 @@ def _inherited_by_workers() -> Iterator[None]:
     SIGINT is ignored from birth: Ctrl-C reaches the whole terminal, and it is the runner that
     answers it.
     """
-    before = {name: os.environ.get(name) for name in ONE_THREAD}
-    os.environ.update(ONE_THREAD)
+    before = {name: os.environ.get(name) for name in WORKER_ENVIRONMENT}
+    os.environ.update(WORKER_ENVIRONMENT)
     main_thread = threading.current_thread() is threading.main_thread()
     handler = signal.signal(signal.SIGINT, signal.SIG_IGN) if main_thread else None
     try:

@@ -16,7 +16,7 @@ from targetopt.baselines import SLS, SVRG, AdaGradNorm, theoretical_step
 from targetopt.bench.trainers import GradientTrainer, SlsTrainer, SsoTrainer, SvrgTrainer, Trainer
 from targetopt.losses import Loss
 from targetopt.optim import SSO
-from targetopt.problems.base import Problem
+from targetopt.problems import Problem
 
 RuleName = Literal["gradient-step", "line-search", "adagrad", "adagrad-norm", "newton", "ftrl"]
 InnerName = Literal["armijo", "gradient-descent", "lbfgs", "gauss-newton", "exact"]

@@ -8,8 +8,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, create_model
 
-from targetopt.problems import registry as problems
-from targetopt.problems.base import Problem
+from targetopt import problems
+from targetopt.problems import Problem
 
 
 def problem_options(name: str) -> type[BaseModel]:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from targetopt.bench.local import AHEAD, ONE_THREAD, one_thread
+from targetopt.bench.local import AHEAD, WORKER_ENVIRONMENT, one_thread
 from targetopt.bench.work import Event, Task, perform
 
 
@@ -35,7 +35,7 @@ class RayExecutor:
                 include_dashboard=False,
                 log_to_driver=False,
                 logging_level="ERROR",
-                runtime_env={"env_vars": ONE_THREAD},
+                runtime_env={"env_vars": WORKER_ENVIRONMENT},
             )
         # A run that kills its process is a failed run, not one to be tried again behind our back.
         self._perform = ray.remote(num_cpus=1, max_retries=0)(_perform)

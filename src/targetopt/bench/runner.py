@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from targetopt.bench.callbacks import open_trackers
 from targetopt.bench.files import StoreError
 from targetopt.bench.grid import RunConfig, expand
 from targetopt.bench.spec import Experiment
@@ -146,6 +147,7 @@ def run(
     every_run = expand(experiment)
     runs = _selected(every_run, only)
     store = Store(out)
+    open_trackers(trackers, store.directory)  # unknown names are refused before anything runs
     store.prepare()
     _write_plan(store, experiment, every_run)
     tasks = []

@@ -9,7 +9,7 @@ import torch
 from targetopt.bench.execute import Session
 from targetopt.bench.methods import Method
 from targetopt.bench.problem_options import load_problem
-from targetopt.problems.base import Problem
+from targetopt.problems import Problem
 from targetopt.types import Counts, TargetoptError
 
 if TYPE_CHECKING:

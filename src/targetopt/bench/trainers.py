@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from targetopt.baselines import SLS, SVRG
 from targetopt.optim import SSO
-from targetopt.problems.base import Problem
+from targetopt.problems import Problem
 from targetopt.schedules import Schedule
 from targetopt.types import Counts
 

@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 from targetopt.bench import provenance
+from targetopt.bench.callbacks import open_trackers
 from targetopt.bench.execute import Execution, Interrupted, Outcome, saved_rows
 from targetopt.bench.files import StoreError
 from targetopt.bench.grid import RunConfig, load_plugins
+from targetopt.bench.session import open_session
 from targetopt.bench.store import COUNTS, Manifest, Store
 from targetopt.types import Counts
 
@@ -120,10 +121,10 @@ def _killed_after(seconds: float | None) -> Iterator[None]:
 def _carry_out(
     task: Task, store: Store, stop: Callable[[], bool], tell: Callable[[Event], None]
 ) -> Manifest:
-    from targetopt.bench.session import open_session
-
     load_plugins(task.plugins)
+    trackers = open_trackers(task.trackers, store.directory)
     started = datetime.now(UTC)
+    trackers.on_start(_beginning(task, started))
     last_told = time.monotonic()
 
     def on_progress(fraction: float) -> None:
@@ -139,24 +140,24 @@ def _carry_out(
         checkpoint_seconds=task.checkpoint_seconds,
         time_limit=task.time_limit,
         stop=stop,
-        on_row=lambda row: None,
+        on_row=trackers.on_row,
         on_progress=on_progress,
     )
     with _killed_after(None if task.time_limit is None else task.time_limit + OVERTIME):
         outcome = execution.finish()
     manifest = _manifest(task, outcome, started)
     store.save(manifest, outcome.rows)
+    trackers.on_end(manifest)
     if outcome.status != "timeout":  # a time-out goes on from its checkpoint when given more
         store.drop_checkpoint(task.run)
     return manifest
 
 
-def _manifest(task: Task, outcome: Outcome, started: datetime) -> Manifest:
+def _beginning(task: Task, started: datetime) -> Manifest:
+    """What a manifest can say before the run."""
     config = task.config
-    manifest: dict[str, Any] = {
+    return {
         "id": task.run,
-        "status": outcome.status,
-        "reason": outcome.reason,
         "problem": config.described_problem(),
         "method": config.described_method(),
         "seed": config.seed,
@@ -167,11 +168,19 @@ def _manifest(task: Task, outcome: Outcome, started: datetime) -> Manifest:
         "commit": provenance.commit(),
         "machine": provenance.machine(),
         "started": started.isoformat(timespec="seconds"),
-        "duration": round(outcome.elapsed, 3),
-        "counts": {name: getattr(outcome.counts, name) for name in COUNTS},
         "command": task.command,
         "attempt": task.attempt,
         "time_limit": task.time_limit,
+    }
+
+
+def _manifest(task: Task, outcome: Outcome, started: datetime) -> Manifest:
+    manifest = {
+        **_beginning(task, started),
+        "status": outcome.status,
+        "reason": outcome.reason,
+        "duration": round(outcome.elapsed, 3),
+        "counts": {name: getattr(outcome.counts, name) for name in COUNTS},
     }
     if outcome.traceback:
         manifest["traceback"] = outcome.traceback
