@@ -14,12 +14,103 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import TYPE_CHECKING, Protocol, cast
+
+import numpy as np
+from numpy.typing import NDArray
 
 from targetopt.types import BadArgument
 
+if TYPE_CHECKING:
+    from targetopt.linear.operators import Design
+    from targetopt.linear.spec import (
+        BaselineSpec,
+        LossSpec,
+        RuleSpec,
+        Solution,
+        SolverSpec,
+    )
+
+Array = NDArray[np.float64]
+Index = NDArray[np.int64]
+Columns = NDArray[np.int32]
+
 _MODULES = {"numba": "targetopt.linear.compiled", "numpy": "targetopt.linear.plain"}
 _chosen: ContextVar[str | None] = ContextVar("targetopt_kernels", default=None)
+
+
+class Kernels(Protocol):
+    """What a backend must have; ``targetopt.linear.plain`` says what each does."""
+
+    def csr_matvec(
+        self, indptr: Index, indices: Columns, data: Array, theta: Array, /
+    ) -> Array: ...
+
+    def csr_rmatvec(
+        self, indptr: Index, indices: Columns, data: Array, u: Array, columns: int, /
+    ) -> Array: ...
+
+    def csr_gram_dual(
+        self, indptr: Index, indices: Columns, data: Array, columns: int, /
+    ) -> Array: ...
+
+    def csr_gram_primal(
+        self, indptr: Index, indices: Columns, data: Array, weights: Array, columns: int, /
+    ) -> Array: ...
+
+    def csr_take(
+        self, indptr: Index, indices: Columns, data: Array, index: Index, /
+    ) -> tuple[Index, Columns, Array]: ...
+
+    def solve_inner(
+        self,
+        X: Design,
+        theta: Array,
+        targets: Array,
+        slope: Array,
+        metric: Array,
+        decay: float,
+        solver: SolverSpec,
+        step: float,
+        form: int,
+        /,
+    ) -> Solution: ...
+
+    def run_sso(
+        self,
+        X: Design,
+        y: Array,
+        loss: LossSpec,
+        rule: RuleSpec,
+        solver: SolverSpec,
+        decay: float,
+        form: int,
+        order: Index,
+        ends: Index,
+        multipliers: Array,
+        theta: Array,
+        memory: Array,
+        numbers: Array,
+        counts: Index,
+        /,
+    ) -> int: ...
+
+    def run_baseline(
+        self,
+        X: Design,
+        y: Array,
+        loss: LossSpec,
+        baseline: BaselineSpec,
+        decay: float,
+        order: Index,
+        ends: Index,
+        lrs: Array,
+        theta: Array,
+        memory: Array,
+        numbers: Array,
+        counts: Index,
+        /,
+    ) -> int: ...
 
 
 def available() -> tuple[str, ...]:
@@ -28,13 +119,7 @@ def available() -> tuple[str, ...]:
 
 
 def name() -> str:
-    """The backend in force.
-
-    Example:
-        >>> with use("numpy"):
-        ...     name()
-        'numpy'
-    """
+    """The backend in force."""
     wanted = _chosen.get() or os.environ.get("TARGETOPT_KERNELS") or available()[0]
     if wanted not in _MODULES:
         raise BadArgument(f"TARGETOPT_KERNELS={wanted!r} is unknown; use one of {sorted(_MODULES)}")
@@ -46,9 +131,9 @@ def name() -> str:
     return wanted
 
 
-def kernels() -> Any:
+def kernels() -> Kernels:
     """The module of kernels in force."""
-    return importlib.import_module(_MODULES[name()])
+    return cast(Kernels, importlib.import_module(_MODULES[name()]))
 
 
 @contextmanager
@@ -57,8 +142,8 @@ def use(backend: str) -> Iterator[None]:
 
     Example:
         >>> with use("numpy"):
-        ...     kernels().__name__
-        'targetopt.linear.plain'
+        ...     name()
+        'numpy'
     """
     token = _chosen.set(backend)
     try:

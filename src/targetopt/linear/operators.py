@@ -107,7 +107,8 @@ class DenseDesign(Design):
         return DenseDesign(np.hstack([self.array, np.ones((self.shape[0], 1))]))
 
     def row_norms_squared(self) -> Array:
-        return np.einsum("ij,ij->i", self.array, self.array)
+        squares: Array = np.square(self.array).sum(axis=1)
+        return squares
 
 
 class SparseDesign(Design):
@@ -143,8 +144,10 @@ class SparseDesign(Design):
         )
 
     def take(self, index: Index) -> SparseDesign:
-        rows = backend.kernels().csr_take(self.indptr, self.indices, self.data, index)
-        return SparseDesign(*rows, self.shape[1])
+        indptr, indices, data = backend.kernels().csr_take(
+            self.indptr, self.indices, self.data, index
+        )
+        return SparseDesign(indptr, indices, data, self.shape[1])
 
     def with_bias(self) -> SparseDesign:
         n, d = self.shape
@@ -158,7 +161,8 @@ class SparseDesign(Design):
 
     def row_norms_squared(self) -> Array:
         row = np.repeat(np.arange(self.shape[0]), np.diff(self.indptr))
-        return np.bincount(row, weights=self.data**2, minlength=self.shape[0])
+        squares = np.bincount(row, weights=self.data**2, minlength=self.shape[0])
+        return squares.astype(np.float64, copy=False)
 
 
 def design(X: Any) -> Design:

@@ -14,7 +14,7 @@ Columns = NDArray[np.int32]
 
 
 @jit
-def matvec(indptr, indices, data, theta, out):
+def matvec(indptr: Index, indices: Columns, data: Array, theta: Array, out: Array) -> None:
     """out = Xθ."""
     for i in range(out.size):
         total = 0.0
@@ -24,7 +24,7 @@ def matvec(indptr, indices, data, theta, out):
 
 
 @jit
-def add_rmatvec(indptr, indices, data, u, out):
+def add_rmatvec(indptr: Index, indices: Columns, data: Array, u: Array, out: Array) -> None:
     """out += Xᵀu."""
     for i in range(indptr.size - 1):
         scale = u[i]
@@ -33,7 +33,9 @@ def add_rmatvec(indptr, indices, data, u, out):
 
 
 @jit
-def by_column(indptr, indices, data, columns):
+def by_column(
+    indptr: Index, indices: Columns, data: Array, columns: int
+) -> tuple[Index, Columns, Array]:
     """The same matrix column by column: ``starts, rows, values``, rows ascending in each column."""
     starts = np.zeros(columns + 1, np.int64)
     for j in range(indptr[-1]):
@@ -53,7 +55,7 @@ def by_column(indptr, indices, data, columns):
 
 
 @jit
-def outer_sums(starts, places, values, weights, out):
+def outer_sums(starts: Index, places: Columns, values: Array, weights: Array, out: Array) -> None:
     """out += Σ_l weights_l v_l v_lᵀ over the sparse vectors v_l, whose places ascend.
 
     Only meetings of two non-zeros cost anything; half of them are added, the rest is mirrored.
@@ -70,7 +72,7 @@ def outer_sums(starts, places, values, weights, out):
 
 
 @jit
-def gram_dual(indptr, indices, data, columns):
+def gram_dual(indptr: Index, indices: Columns, data: Array, columns: int) -> Array:
     starts, rows, values = by_column(indptr, indices, data, columns)
     out = np.zeros((indptr.size - 1, indptr.size - 1))
     outer_sums(starts, rows, values, np.ones(columns), out)
@@ -78,7 +80,9 @@ def gram_dual(indptr, indices, data, columns):
 
 
 @jit
-def take(indptr, indices, data, index):
+def take(
+    indptr: Index, indices: Columns, data: Array, index: Index
+) -> tuple[Index, Columns, Array]:
     """``indptr, indices, data`` of the rows ``index``."""
     taken = np.zeros(index.size + 1, np.int64)
     for i in range(index.size):

@@ -5,6 +5,48 @@ Sums may be reordered (that is what vectorises a dot product), but nan and inf k
 run that diverges must be seen to diverge.
 """
 
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
 from numba import njit
 
-jit = njit(cache=True, fastmath={"reassoc", "contract", "nsz"}, error_model="numpy", nogil=True)
+F = TypeVar("F", bound=Callable[..., object])
+
+_compile = njit(
+    cache=True, fastmath={"reassoc", "contract", "nsz"}, error_model="numpy", nogil=True
+)
+_dispatchers: list[Any] = []
+
+
+def jit(function: F) -> F:
+    """Compile ``function`` when it is first called; its types are those of the plain function."""
+    dispatcher = _compile(function)
+    _dispatchers.append(dispatcher)
+    return cast(F, dispatcher)
+
+
+def discard_stale_cache() -> None:
+    """Delete cached machine code that was compiled from other sources than the present ones.
+
+    numba looks only at the file of the cached function, while its code contains its callees, which
+    lie in other files. So the digest of all kernel sources is kept beside the cache.
+    """
+    here = Path(__file__).parent
+    sources = [*sorted(here.glob("*.py")), here.parent / "spec.py"]
+    digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()
+    for folder in {Path(dispatcher.stats.cache_path) for dispatcher in _dispatchers}:
+        stamp = folder / "targetopt-kernels.sha256"
+        if stamp.exists() and stamp.read_text() == digest:
+            continue
+        for pattern in ("*.nbi", "*.nbc"):
+            for cached in folder.glob(pattern):
+                cached.unlink(missing_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        fresh = folder / f"{stamp.name}.{os.getpid()}"
+        fresh.write_text(digest)
+        fresh.replace(stamp)

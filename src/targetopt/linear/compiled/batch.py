@@ -1,0 +1,174 @@
+"""The rows of one mini-batch, renumbered to the columns they touch.
+
+A batch of sparse rows touches few of the d columns; everything the inner loop does happens on those
+("active") columns, so its arrays are short and stay in cache. A dense batch keeps all columns.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from targetopt.linear import spec
+from targetopt.linear.compiled import csr
+from targetopt.linear.compiled.jit import jit
+from targetopt.linear.spec import PRIMAL
+
+Array = NDArray[np.float64]
+Index = NDArray[np.int64]
+Columns = NDArray[np.int32]
+
+choose_form = jit(spec.choose_form)
+
+
+class Matrix(NamedTuple):
+    """All of X: CSR arrays, or ``dense`` (the other one is empty)."""
+
+    indptr: Index
+    indices: Columns
+    data: Array
+    dense: Array
+    columns: int
+
+
+class Batch(NamedTuple):
+    """X_B on its active columns: local CSR arrays, or ``dense`` (the other one is empty)."""
+
+    indptr: Index
+    indices: Columns
+    data: Array
+    dense: Array
+    active: Columns  # empty if all columns are kept
+    all_columns: bool
+    rows: int
+    width: int
+
+
+@jit
+def _is_everything(X: Matrix, rows: Index) -> bool:
+    """Whether ``rows`` is 0, 1, …, n − 1: then nothing need be copied."""
+    if rows.size != X.indptr.size - 1:
+        return False
+    same = True
+    for i in range(rows.size):
+        same &= rows[i] == i
+    return same
+
+
+@jit
+def load(
+    X: Matrix, rows: Index, form: int, steps: int, exact: bool, mark: Columns
+) -> tuple[Batch, int]:
+    """Gather ``rows`` and settle the form (``form`` < 0 asks the cost model).
+
+    ``mark`` is scratch of length d, all −1, and is left so.
+    """
+    if X.dense.shape[0] > 0:
+        dense = X.dense[rows]
+        width = dense.shape[1]
+        if form < 0:
+            form = choose_form(rows.size, width, dense.size, False, steps, exact)
+        empty = np.empty(0, np.int32)
+        no_csr = (np.empty(0, np.int64), empty, np.empty(0))
+        return Batch(no_csr[0], no_csr[1], no_csr[2], dense, empty, True, rows.size, width), form
+    if _is_everything(X, rows):
+        if form < 0:
+            form = choose_form(rows.size, X.columns, X.data.size, True, steps, exact)
+        everything = Batch(
+            X.indptr, X.indices, X.data, X.dense, mark[:0], True, rows.size, X.columns
+        )
+        return everything, form
+    indptr, indices, data = csr.take(X.indptr, X.indices, X.data, rows)
+    active = np.empty(min(indices.size, X.columns), np.int32)
+    width = 0
+    for column in indices:
+        if mark[column] < 0:
+            mark[column] = width
+            active[width] = column
+            width += 1
+    active = active[:width]
+    if form < 0:
+        form = choose_form(rows.size, width, indices.size, True, steps, exact)
+    if form == PRIMAL:  # the Gram loop wants local numbers to ascend along a row
+        active.sort()
+        for local in range(width):
+            mark[active[local]] = local
+    for j in range(indices.size):
+        indices[j] = mark[indices[j]]
+    for column in active:
+        mark[column] = -1
+    return Batch(indptr, indices, data, np.empty((0, 0)), active, False, rows.size, width), form
+
+
+@jit
+def matvec(X: Batch, theta: Array, out: Array) -> None:
+    """out = Xθ, θ on the active columns."""
+    if X.dense.shape[0] > 0:
+        for i in range(out.size):
+            row = X.dense[i]
+            total = 0.0
+            for j in range(row.size):
+                total += row[j] * theta[j]
+            out[i] = total
+    else:
+        csr.matvec(X.indptr, X.indices, X.data, theta, out)
+
+
+@jit
+def add_rmatvec(X: Batch, u: Array, out: Array) -> None:
+    """out += Xᵀu on the active columns."""
+    if X.dense.shape[0] > 0:
+        for i in range(u.size):
+            row = X.dense[i]
+            scale = u[i]
+            for j in range(row.size):
+                out[j] += scale * row[j]
+    else:
+        csr.add_rmatvec(X.indptr, X.indices, X.data, u, out)
+
+
+@jit
+def gram_dual(X: Batch) -> Array:
+    """XXᵀ."""
+    if X.dense.shape[0] > 0:
+        gram: Array = np.dot(X.dense, X.dense.T)
+        return gram
+    return csr.gram_dual(X.indptr, X.indices, X.data, X.width)
+
+
+@jit
+def gram_primal(X: Batch, weights: Array) -> Array:
+    """Xᵀ diag(weights) X on the active columns."""
+    if X.dense.shape[0] > 0:
+        weighted = np.empty_like(X.dense)
+        for i in range(weights.size):
+            for j in range(X.width):
+                weighted[i, j] = weights[i] * X.dense[i, j]
+        gram: Array = np.dot(X.dense.T, weighted)
+        return gram
+    out = np.zeros((X.width, X.width))
+    csr.outer_sums(X.indptr, X.indices, X.data, weights, out)
+    return out
+
+
+@jit
+def read(X: Batch, theta: Array) -> Array:
+    """θ on the active columns (a copy)."""
+    if X.all_columns:
+        return theta.copy()
+    local = np.empty(X.width)
+    for j in range(X.width):
+        local[j] = theta[X.active[j]]
+    return local
+
+
+@jit
+def write(X: Batch, local: Array, theta: Array) -> None:
+    """Put the active columns of θ back."""
+    if X.all_columns:
+        theta[:] = local
+    else:
+        for j in range(X.width):
+            theta[X.active[j]] = local[j]

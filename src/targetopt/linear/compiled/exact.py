@@ -1,0 +1,192 @@
+"""The exact minimiser of a `Problem`: of several, the one nearest to θ_t."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from targetopt.linear.compiled import batch
+from targetopt.linear.compiled.jit import jit
+from targetopt.linear.compiled.quadratic import Problem, dot, gradient, moved, probe
+from targetopt.linear.spec import DUAL, MATVEC
+
+Array = NDArray[np.float64]
+
+REFINEMENTS = 2
+# A Cholesky pivot below this share of the largest diagonal entry says the rank may be deficient.
+PIVOT = 1e-10
+# Conjugate gradients stop at this share of the first gradient; what is left is rounding.
+CONVERGED = 1e-14
+RESTARTS = 5
+
+
+@jit
+def exact(problem: Problem) -> tuple[Array, float]:
+    """θ* − θ_t in coordinates, and the decrease of q."""
+    if problem.form == MATVEC:
+        shift = _conjugate_gradients(problem)
+    elif problem.form == DUAL:
+        shift = _dual(problem)
+    else:
+        shift = _primal(problem)
+    return shift, _decrease(problem, shift)
+
+
+@jit
+def _dual(problem: Problem) -> Array:
+    """(DKD + λ)y = right side, D = √(W/b): θ* = θ_t + XᵀDy, and with λ > 0 simply XᵀDy."""
+    X, decay, b = problem.X, problem.decay, problem.X.rows
+    root = np.sqrt(problem.metric / b)
+    system = np.empty((b, b))
+    right = np.empty(b)
+    for i in range(b):
+        for j in range(b):
+            system[i, j] = root[i] * problem.gram[i, j] * root[j]
+        system[i, i] += decay
+        wanted = -problem.slope[i]
+        if decay > 0.0:
+            wanted += problem.metric[i] * problem.targets[i]
+        right[i] = wanted / (b * root[i])
+    factor = _factorise(system)
+    y = np.zeros(b)
+    full, p, residual = np.empty(X.width), np.empty(b), right.copy()
+    for _ in range(1 + REFINEMENTS):  # residuals from X itself: the Gram matrix has fewer digits
+        y += _apply_inverse(factor, residual)
+        full[:] = 0.0
+        batch.add_rmatvec(X, root * y, full)
+        batch.matvec(X, full, p)
+        problem.products[:] += 1
+        for i in range(b):
+            residual[i] = right[i] - root[i] * p[i] - decay * y[i]
+    shift = np.empty(b + 1)
+    for i in range(b):
+        shift[i] = root[i] * y[i]
+    shift[b] = -1.0 if decay > 0.0 else 0.0
+    return shift
+
+
+@jit
+def _primal(problem: Problem) -> Array:
+    """(XᵀWX/b + λ)d = −∇q; columns no row touches go to 0 when there is weight decay."""
+    X, decay, b = problem.X, problem.decay, problem.X.rows
+    system = problem.gram.copy()
+    for j in range(X.width):
+        system[j, j] += decay
+    start = gradient(problem)
+    factor = _factorise(system)
+    shift, p = np.zeros(X.width + 1), np.empty(b)
+    residual = -start[:-1]
+    for _ in range(1 + REFINEMENTS):
+        shift[:-1] += _apply_inverse(factor, residual)
+        batch.matvec(X, shift, p)
+        for i in range(b):
+            p[i] *= -problem.metric[i] / b
+        for j in range(X.width):
+            residual[j] = -start[j] - decay * shift[j]
+        batch.add_rmatvec(X, p, residual)
+        problem.products[:] += 1
+    shift[-1] = -1.0 if decay > 0.0 else 0.0
+    return shift
+
+
+@jit
+def _conjugate_gradients(problem: Problem) -> Array:
+    """Conjugate gradients from θ_t, which stay in range(Xᵀ); restarted until nothing is gained."""
+    start = gradient(problem)
+    size = start.size
+    shift, p, image = np.zeros(size), np.empty(problem.X.rows), np.zeros(size)
+    start[-1] = 0.0
+    goal, best = CONVERGED * CONVERGED * dot(start, start), np.inf
+    for restart in range(RESTARTS):
+        if restart > 0:
+            probe(problem, shift, p, image)
+        residual = -start - image
+        squared = dot(residual, residual)
+        if squared <= goal or not squared < 0.25 * best:
+            break
+        best, d = squared, residual.copy()
+        for _ in range(10 * min(problem.X.rows, problem.X.width) + 10):
+            _, bend = probe(problem, d, p, image)
+            if not bend > 0.0:
+                break
+            alpha = squared / bend
+            before, squared = squared, 0.0
+            for i in range(size):
+                shift[i] += alpha * d[i]
+                residual[i] -= alpha * image[i]
+                squared += residual[i] * residual[i]
+            if squared <= goal:
+                break
+            for i in range(size):
+                d[i] = residual[i] + squared / before * d[i]
+    shift[-1] = -1.0 if problem.decay > 0.0 else 0.0
+    return shift
+
+
+@jit
+def _factorise(system: Array) -> tuple[Array, Array]:
+    """Cholesky factor and no eigenvalues; or eigenvectors and inverse eigenvalues, truncated."""
+    n = system.shape[0]
+    lower = np.zeros((n, n))
+    largest = 0.0
+    for i in range(n):
+        largest = max(largest, system[i, i])
+    for i in range(n):
+        for j in range(i + 1):
+            total = system[i, j]
+            left, right = lower[i], lower[j]
+            for k in range(j):
+                total -= left[k] * right[k]
+            if i > j:
+                lower[i, j] = total / lower[j, j]
+            elif total > PIVOT * largest:
+                lower[i, i] = np.sqrt(total)
+            else:
+                values, vectors = np.linalg.eigh(system)
+                cutoff = values[-1] * n * 2.2e-16
+                inverse = np.zeros(n)
+                for k in range(n):
+                    if values[k] > cutoff:
+                        inverse[k] = 1.0 / values[k]
+                return np.ascontiguousarray(vectors), inverse
+    return lower, np.empty(0)
+
+
+@jit
+def _apply_inverse(factor: tuple[Array, Array], right: Array) -> Array:
+    matrix, inverse = factor
+    n = right.size
+    if inverse.size > 0:
+        found: Array = np.dot(matrix, inverse * np.dot(matrix.T, right))
+        return found
+    x = right.copy()
+    for i in range(n):
+        row = matrix[i]
+        for j in range(i):
+            x[i] -= row[j] * x[j]
+        x[i] /= row[i]
+    for i in range(n - 1, -1, -1):
+        row = matrix[i]
+        x[i] /= row[i]
+        for j in range(i):
+            x[j] -= row[j] * x[i]
+    return x
+
+
+@jit
+def _decrease(problem: Problem, shift: Array) -> float:
+    """q(θ_t) − q(θ_t + shift), from the change of the targets."""
+    X, decay, b = problem.X, problem.decay, problem.X.rows
+    d = moved(problem, shift) - problem.theta
+    p = np.empty(b)
+    batch.matvec(X, d, p)
+    problem.products[0] += 1
+    change = 0.0
+    for i in range(b):
+        change += p[i] * (problem.slope[i] + 0.5 * problem.metric[i] * p[i])
+    change /= b
+    if decay > 0.0:
+        r = shift[-1]
+        change += decay * (dot(problem.theta, d) + 0.5 * dot(d, d))
+        change += decay * problem.outside * (r + 0.5 * r * r)
+    return -change

@@ -1,0 +1,226 @@
+"""The inner problem of a linear model: a quadratic in coordinates.
+
+With s the surrogate's gradient in the targets and W its metric, the inner objective and its
+gradient are
+
+    q(θ) = mean[s·(z − z_t) + ½ W (z − z_t)²] + ½λ‖θ‖²,      ∇q = Xᵀs/b + λθ,
+
+and gradients never leave span{θ_t} + range(Xᵀ). A direction is held as coordinates, the last of
+which belongs to θ_t: ``(v, r)`` is Xᵀv + rθ_t in the dual form; in the primal and matvec forms it is
+v on the active columns and rθ_t on the others, where the loss is flat and only weight decay acts.
+`probe` gives all that a step needs to know of a direction: its squared length, its curvature, and
+its image under the Hessian. A step of size α then changes q by −α‖∇‖² + ½α²⟨∇, H∇⟩ exactly, so a
+line-search trial costs O(1).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from targetopt.linear.compiled import batch
+from targetopt.linear.compiled.batch import Batch
+from targetopt.linear.compiled.jit import jit
+from targetopt.linear.spec import DUAL, PRIMAL
+
+Array = NDArray[np.float64]
+Index = NDArray[np.int64]
+
+# Below this fraction of its largest possible value, a quadratic form on a Gram matrix has lost too
+# many digits to cancellation; the same number is then taken from X itself.
+CANCELLED = 1e-6
+
+
+class Problem(NamedTuple):
+    """One outer step's inner problem."""
+
+    X: Batch
+    form: int
+    gram: Array  # dual: XXᵀ; primal: XᵀWX/b; matvec: empty
+    trace: float  # of gram
+    metric: Array  # W, one entry per row
+    targets: Array  # z_t
+    slope: Array  # s at z_t
+    theta: Array  # θ_t on the active columns
+    outside: float  # ‖θ_t‖² on the other columns (read with weight decay only)
+    length: float  # ‖θ_t‖² (read with weight decay only)
+    decay: float  # λ
+    products: Index  # products made with X and with Xᵀ
+
+
+@jit
+def dot(a: Array, b: Array) -> float:
+    total = 0.0
+    for i in range(a.size):
+        total += a[i] * b[i]
+    return total
+
+
+@jit
+def setup(
+    X: Batch,
+    form: int,
+    metric: Array,
+    targets: Array,
+    slope: Array,
+    theta: Array,
+    outside: float,
+    decay: float,
+    products: Index,
+) -> Problem:
+    """Build the Gram matrix the form needs."""
+    gram = np.empty((0, 0))
+    if form == DUAL:
+        gram = batch.gram_dual(X)
+    elif form == PRIMAL:
+        gram = batch.gram_primal(X, metric / X.rows)
+    trace = 0.0
+    for i in range(gram.shape[0]):
+        trace += gram[i, i]
+    length = outside + dot(theta, theta) if decay > 0.0 else 0.0
+    return Problem(
+        X, form, gram, trace, metric, targets, slope, theta, outside, length, decay, products
+    )
+
+
+@jit
+def symmetric_product(gram: Array, v: Array, out: Array) -> None:
+    """out = gram · v over the entries of ``gram``, four columns (which are rows) at a time."""
+    n = gram.shape[0]
+    for i in range(n):
+        out[i] = 0.0
+    done = n - n % 4
+    for j in range(0, done, 4):
+        first, second, third, fourth = gram[j], gram[j + 1], gram[j + 2], gram[j + 3]
+        v1, v2, v3, v4 = v[j], v[j + 1], v[j + 2], v[j + 3]
+        for i in range(n):
+            out[i] += first[i] * v1 + second[i] * v2 + third[i] * v3 + fourth[i] * v4
+    for j in range(done, n):
+        row, v1 = gram[j], v[j]
+        for i in range(n):
+            out[i] += row[i] * v1
+
+
+@jit
+def _through_targets(problem: Problem, full: Array, r: float, p: Array) -> tuple[float, float]:
+    """‖d‖² and ⟨d, Hd⟩ for d with active columns ``full``; p becomes d's targets Xd."""
+    batch.matvec(problem.X, full, p)
+    problem.products[0] += 1
+    squared = dot(full, full) + r * r * problem.outside
+    bend = 0.0
+    for i in range(p.size):
+        bend += problem.metric[i] * p[i] * p[i]
+    return squared, bend / p.size + problem.decay * squared
+
+
+@jit
+def probe(problem: Problem, x: Array, p: Array, image: Array) -> tuple[float, float]:
+    """‖d‖² and ⟨d, Hd⟩ for the direction with coordinates x; ``image`` becomes those of Hd.
+
+    ``p`` is scratch with one entry per row.
+    """
+    X, decay, b = problem.X, problem.decay, problem.X.rows
+    share = 1.0 / b
+    v, r = x[:-1], x[-1]
+    image[-1] = decay * r
+    if problem.form == DUAL:
+        symmetric_product(problem.gram, v, p)
+        along = 0.0
+        if decay > 0.0:
+            for i in range(b):
+                along += v[i] * problem.targets[i]
+                p[i] += r * problem.targets[i]
+        squared, bend, size = 0.0, 0.0, 0.0
+        for i in range(b):
+            squared += v[i] * p[i]
+            size += v[i] * v[i]
+            weighted = problem.metric[i] * p[i]
+            bend += weighted * p[i]
+            image[i] = weighted * share + decay * v[i]
+        squared += r * (along + r * problem.length)
+        if squared < CANCELLED * (problem.trace * size + r * r * problem.length):
+            full = r * problem.theta
+            batch.add_rmatvec(X, v, full)
+            problem.products[1] += 1
+            squared, bend = _through_targets(problem, full, r, p)
+            for i in range(b):
+                image[i] = problem.metric[i] * p[i] * share + decay * v[i]
+            return squared, bend
+        return squared, bend * share + decay * squared
+    if problem.form == PRIMAL:
+        symmetric_product(problem.gram, v, image)
+        size = dot(v, v)
+        bend = dot(v, image[:-1])
+        for j in range(v.size):
+            image[j] += decay * v[j]
+        if bend < CANCELLED * problem.trace * size:
+            return _through_targets(problem, v, r, p)
+        squared = size + r * r * problem.outside
+        return squared, bend + decay * squared
+    squared, bend = _through_targets(problem, v, r, p)
+    for i in range(b):
+        p[i] *= problem.metric[i] * share
+    for j in range(v.size):
+        image[j] = decay * v[j]
+    batch.add_rmatvec(X, p, image)
+    problem.products[1] += 1
+    return squared, bend
+
+
+@jit
+def gradient(problem: Problem) -> Array:
+    """Coordinates of ∇q at θ_t."""
+    b = problem.X.rows
+    if problem.form == DUAL:
+        x = np.empty(b + 1)
+        for i in range(b):
+            x[i] = problem.slope[i] / b
+    else:
+        x = np.zeros(problem.X.width + 1)
+        if problem.decay > 0.0:
+            for j in range(problem.X.width):
+                x[j] = problem.decay * problem.theta[j]
+        batch.add_rmatvec(problem.X, problem.slope / b, x)
+        problem.products[1] += 1
+    x[-1] = problem.decay
+    return x
+
+
+@jit
+def moved(problem: Problem, shift: Array) -> Array:
+    """θ on the active columns at θ_t + shift (coordinates)."""
+    theta = problem.theta.copy()
+    if problem.form == DUAL:
+        theta *= 1.0 + shift[-1]
+        batch.add_rmatvec(problem.X, shift[:-1], theta)
+        problem.products[1] += 1
+    else:
+        theta += shift[:-1]
+    return theta
+
+
+@jit
+def covector(problem: Problem, x: Array, out: Array) -> None:
+    """The coordinates' linear functional y ↦ ⟨x, y⟩ (inner product of parameters)."""
+    if problem.form != DUAL:
+        out[:] = x
+        out[-1] *= problem.outside
+        return
+    r = x[-1]
+    symmetric_product(problem.gram, x[:-1], out)
+    along, squared, size = 0.0, 0.0, 0.0
+    for i in range(problem.X.rows):
+        along += x[i] * problem.targets[i]
+        out[i] += r * problem.targets[i]
+        squared += x[i] * out[i]
+        size += x[i] * x[i]
+    out[-1] = along + r * problem.length
+    squared += r * out[-1]
+    if squared < CANCELLED * (problem.trace * size + r * r * problem.length):
+        full = r * problem.theta
+        batch.add_rmatvec(problem.X, x[:-1], full)
+        batch.matvec(problem.X, full, out[:-1])
+        problem.products[:] += 1
+        out[-1] = dot(full, problem.theta) + r * problem.outside

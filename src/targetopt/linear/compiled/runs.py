@@ -1,0 +1,57 @@
+"""Whole runs: the compiled loops behind the signatures of ``targetopt.linear.plain``."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from targetopt.linear.compiled import baselines, sso
+from targetopt.linear.compiled.inner import matrix_of
+from targetopt.linear.operators import Design
+from targetopt.linear.spec import BaselineSpec, LossSpec, RuleSpec, SolverSpec
+
+Array = NDArray[np.float64]
+Index = NDArray[np.int64]
+
+
+def run_sso(
+    X: Design,
+    y: Array,
+    loss: LossSpec,
+    rule: RuleSpec,
+    solver: SolverSpec,
+    decay: float,
+    form: int,
+    order: Index,
+    ends: Index,
+    multipliers: Array,
+    theta: Array,
+    memory: Array,
+    numbers: Array,
+    counts: Index,
+) -> int:
+    """See `targetopt.linear.plain.run_sso`."""
+    return sso.run(
+        matrix_of(X), y, loss, rule, solver, decay, form, order, ends, multipliers, theta, memory,
+        numbers, counts,
+    )  # fmt: skip
+
+
+def run_baseline(
+    X: Design,
+    y: Array,
+    loss: LossSpec,
+    baseline: BaselineSpec,
+    decay: float,
+    order: Index,
+    ends: Index,
+    lrs: Array,
+    theta: Array,
+    memory: Array,
+    numbers: Array,
+    counts: Index,
+) -> int:
+    """See `targetopt.linear.plain.run_baseline`."""
+    return baselines.run(
+        matrix_of(X), y, loss, baseline, decay, order, ends, lrs, theta, memory, numbers, counts
+    )

@@ -1,0 +1,126 @@
+"""Many steps of a baseline in one call, with numpy: what ``compiled.baselines`` does."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from targetopt.linear.operators import Design
+from targetopt.linear.plain import losses
+from targetopt.linear.spec import (
+    ACCUMULATED,
+    ADAGRAD_KIND,
+    ADAGRAD_NORM_KIND,
+    ADAM_KIND,
+    BACKWARD_CALLS,
+    FIRST,
+    FORWARD_CALLS,
+    INNER_STEPS,
+    LAST_STEP,
+    ORACLE_CALLS,
+    SECOND,
+    SLS_KIND,
+    STEPS_MADE,
+    SVRG_KIND,
+    VALUE_CALLS,
+    BaselineSpec,
+    LossSpec,
+)
+
+Array = NDArray[np.float64]
+Index = NDArray[np.int64]
+
+
+@np.errstate(over="ignore", invalid="ignore")  # divergence is answered, not warned of
+def run_baseline(
+    X: Design,
+    y: Array,
+    loss: LossSpec,
+    baseline: BaselineSpec,
+    decay: float,
+    order: Index,
+    ends: Index,
+    lrs: Array,
+    theta: Array,
+    memory: Array,
+    numbers: Array,
+    counts: Index,
+) -> int:
+    """Steps made: all of ``ends``, or fewer if the targets left the finite numbers.
+
+    Step t uses the rows ``order[ends[t-1]:ends[t]]`` and the step size ``lrs[t]``. ``theta``,
+    ``memory`` and ``numbers`` (see `spec`) and ``counts`` are changed in place.
+    """
+    begin = 0
+    for t, end in enumerate(ends):
+        rows = order[begin:end]
+        begin = end
+        XB, yB = X.take(rows), y[rows]
+        z = XB.matvec(theta)
+        slope = losses.slope(loss, z, yB)
+        if not np.isfinite(slope @ slope):
+            return t
+        g = XB.rmatvec(slope / rows.size) + decay * theta
+        numbers[STEPS_MADE] += 1
+        _count_gradient(counts)
+        counts[INNER_STEPS] += 1
+        if baseline.kind == SLS_KIND:
+            g *= _line_search(loss, baseline, decay, XB, yB, z, theta, g, lrs[t], numbers, counts)
+        elif baseline.kind == ADAGRAD_NORM_KIND:
+            numbers[ACCUMULATED] += g @ g
+            g *= lrs[t] / numbers[ACCUMULATED] ** 0.5 if numbers[ACCUMULATED] > 0 else 0.0
+        elif baseline.kind == SVRG_KIND:
+            stale = losses.slope(loss, XB.matvec(memory[FIRST]), yB)
+            _count_gradient(counts)
+            g = lrs[t] * (g - XB.rmatvec(stale / rows.size) + memory[SECOND])
+        elif baseline.kind == ADAM_KIND:
+            memory[FIRST] += (g - memory[FIRST]) * (1 - baseline.beta1)
+            memory[SECOND] *= baseline.beta2
+            memory[SECOND] += (1 - baseline.beta2) * g * g
+            root = (1 - baseline.beta2 ** numbers[STEPS_MADE]) ** 0.5
+            g = memory[FIRST] / (np.sqrt(memory[SECOND]) / root + baseline.eps)
+            g *= lrs[t] / (1 - baseline.beta1 ** numbers[STEPS_MADE])
+        elif baseline.kind == ADAGRAD_KIND:
+            memory[FIRST] += g * g
+            g *= lrs[t] / (np.sqrt(memory[FIRST]) + baseline.eps)
+        else:
+            g *= lrs[t]
+        theta -= g
+    return len(ends)
+
+
+def _count_gradient(counts: Index) -> None:
+    counts[[ORACLE_CALLS, FORWARD_CALLS, BACKWARD_CALLS]] += 1
+
+
+def _line_search(
+    loss: LossSpec,
+    baseline: BaselineSpec,
+    decay: float,
+    XB: Design,
+    y: Array,
+    z: Array,
+    theta: Array,
+    g: Array,
+    lr: float,
+    numbers: Array,
+    counts: Index,
+) -> float:
+    """The accepted step; 0 if there is none."""
+    eta, last = lr, numbers[LAST_STEP]
+    if baseline.reset != 1 and not np.isnan(last):
+        eta = min(lr, last * baseline.growth if baseline.reset == 2 else last)
+    squared, along = float(g @ g), float(theta @ g)
+    p = XB.matvec(g)
+    before = losses.value(loss, z, y).mean()
+    for _ in range(baseline.max_backtracks + 1):
+        if squared == 0.0 or eta == 0.0:
+            return 0.0
+        counts[[VALUE_CALLS, FORWARD_CALLS]] += 1
+        after = losses.value(loss, z - eta * p, y).mean()
+        penalty = decay * eta * (0.5 * eta * squared - along)
+        if after + penalty <= before - baseline.c * eta * squared:
+            numbers[LAST_STEP] = eta
+            return eta
+        eta *= baseline.shrink
+    return 0.0
