@@ -8,12 +8,12 @@ from dataclasses import asdict, fields
 
 import pytest
 import torch
-from core_parts import MATRIX, Problem, optimiser, problem
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 import targetopt as to
+from core_parts import MATRIX, Problem, optimiser, problem
 
 
 class _Watched(torch.autograd.Function):

@@ -61,19 +61,20 @@ class _Buffer:
 
     places: list[tuple[nn.Module, str]]
     found: Tensor | None
-    version: int
     before: Tensor | None
     after: list[Tensor | None]
 
     @classmethod
     def of(cls, found: Tensor | None) -> _Buffer:
-        version, before = (0, None) if found is None else (found._version, found.detach().clone())
-        return cls([], found, version, before, [])
+        return cls([], found, None if found is None else found.detach().clone(), [])
 
     def moved(self) -> bool:
         if any(now is not self.found for now in self._hanging()):
             return True
-        return self.found is not None and self.found._version != self.version
+        if self.found is None or self.before is None:
+            return False
+        # By value: torch's batch norm writes its statistics without raising their version.
+        return not torch.equal(self.found, self.before)
 
     def keep(self) -> None:
         """What hangs there now is what the outer step leaves behind."""
@@ -89,10 +90,8 @@ class _Buffer:
     @torch.no_grad()
     def put_back(self) -> None:
         self._hang([self.found] * len(self.places))
-        if self.found is not None and self.found._version != self.version:
-            assert self.before is not None
+        if self.found is not None and self.before is not None:
             self.found.copy_(self.before)
-            self.version = self.found._version
 
     def _hanging(self) -> list[Tensor | None]:
         return [module._buffers[name] for module, name in self.places]
@@ -130,6 +129,12 @@ def _buffers_seen() -> Iterator[list[_Buffer]]:
         handle.remove()
 
 
+def _of_moved_modules(buffers: list[_Buffer]) -> list[_Buffer]:
+    """All buffers of a module that moved one: a mean may stand still by chance, once."""
+    moved = {id(module) for b in buffers if b.moved() for module, _ in b.places}
+    return [b for b in buffers if any(id(module) in moved for module, _ in b.places)]
+
+
 class FrozenForward:
     """The user's forward during one outer step.
 
@@ -152,7 +157,7 @@ class FrozenForward:
             try:
                 z = self.forward()
             finally:
-                self._buffers = [b for b in buffers if b.moved()]
+                self._buffers = _of_moved_modules(buffers)
                 for b in self._buffers:
                     b.keep()
         self._random = not _same_rng(self._rng_before, _get_rng(self._devices))
