@@ -29,6 +29,7 @@ from targetopt.types import (
     State,
     StepReport,
     TargetPoint,
+    all_finite,
 )
 
 
@@ -126,7 +127,7 @@ def ask(
         if check_purity:
             frozen.check_pure(z.detach())
         question = z.detach()[: targets.batch].clone()
-        if not torch.isfinite(question).all():
+        if not all_finite(question):
             raise BadForward(
                 "forward() returned targets that are not finite: the model has diverged, or its input "
                 "has nan or inf. Nothing was asked of the oracle."
@@ -189,7 +190,7 @@ def tell(
         loss=float(answer.loss),
         gradient_norm=math.sqrt(float(answer.gradient_norm_squared)),
         eta=proposal.eta,
-        surrogate_decrease=result.decrease,
+        surrogate_decrease=math.nan if result.decrease is None else result.decrease,
         stop_reason=result.reason,
         memory=proposal.memory,
         form=result.form,
@@ -229,8 +230,8 @@ def _minimised(
     objective = Objective(frozen, list(targets.params), surrogate, penalty, z)
     with torch.no_grad():  # evaluations switch it on for themselves
         result = method.inner.minimise(objective, inner_state)
-    finite = all(bool(torch.isfinite(p).all()) for p in targets.params)
-    if not (math.isfinite(result.decrease) and finite):
+    measured = result.decrease is None or math.isfinite(result.decrease)
+    if not (measured and all_finite(*targets.params)):
         raise Diverged(
             f"{type(method.inner).__name__} left the finite numbers after {result.steps} inner steps; the "
             "parameters were put back. Lower its step size (or lr), or use Armijo or LBFGS."

@@ -11,7 +11,8 @@ nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -113,7 +114,8 @@ class StepReport(Counts):
         loss: ℓ(z_t) before the update, as the oracle said (without the weight-decay term).
         gradient_norm: ‖g_t‖ in target space (mean inner product).
         eta: the target step η_t the rule settled on (for diagonal rules, the mean of theirs).
-        surrogate_decrease: q_t(θ_t) − q_t(θ_{t+1}), weight decay included.
+        surrogate_decrease: q_t(θ_t) − q_t(θ_{t+1}), weight decay included; nan for plain SGD
+            steps (``GradientDescent(max_steps=1)``), which do not look where they land.
         stop_reason: why the inner solver stopped: ``"max-steps"``, ``"gradient"``,
             ``"decrease"``, ``"line-search"`` (no smaller value to be found) or ``"exact"``.
         memory: for rules that remember each example: ``"per example"`` when ``index=`` was given,
@@ -162,3 +164,17 @@ class Query:
 def finite_rows(tensor: Tensor) -> Tensor:
     """Boolean per row: every entry of the row is finite."""
     return torch.isfinite(tensor).reshape(tensor.shape[0], -1).all(dim=1)
+
+
+def total(scalars: Sequence[Tensor]) -> float:
+    """The sum of 0-d tensors, with one wait for the device (one each if they live on several)."""
+    if len({t.device for t in scalars}) == 1:
+        return float(sum(scalars[1:], start=scalars[0]))
+    return sum(float(t) for t in scalars)
+
+
+def all_finite(*tensors: Tensor) -> bool:
+    """Whether every entry is finite; one pass over the data when it is."""
+    if math.isfinite(total([t.detach().sum() for t in tensors])):
+        return True
+    return all(bool(torch.isfinite(t).all()) for t in tensors)  # or the sum overflowed

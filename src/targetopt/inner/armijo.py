@@ -55,7 +55,7 @@ class Armijo(Inner):
     shrink: float = 0.5
     grow: float = 1.2
     initial_step: float = 1.0
-    max_backtracks: int = 60
+    max_backtracks: int = 40
     stopping: Stopping = field(default_factory=Stopping)
 
     def __post_init__(self) -> None:

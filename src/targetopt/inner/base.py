@@ -15,14 +15,14 @@ class InnerResult:
 
     Attributes:
         steps: parameter updates made.
-        decrease: objective before − after.
+        decrease: objective before − after; ``None`` if the solver did not look.
         reason: see `StepReport.stop_reason`.
         state: what to hand to the next call, if the step succeeds.
         form: how a linear forward was solved, else ``""``.
     """
 
     steps: int
-    decrease: float
+    decrease: float | None
     reason: str
     state: State = field(default_factory=dict)
     form: str = ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import torch
@@ -14,7 +15,10 @@ from targetopt.types import BadArgument, State
 
 @dataclass(frozen=True)
 class GradientDescent(Inner):
-    """ω ← ω − α∇q(f(ω)), m times (paper Alg. 1). With ``max_steps=1`` the outer step is SGD's.
+    """ω ← ω − α∇q(f(ω)), m times (paper Alg. 1).
+
+    With ``max_steps=1`` the outer step is SGD's whatever η, and costs what SGD costs: where it lands
+    is not evaluated, so ``report.surrogate_decrease`` is nan.
 
     Args:
         step_size: α, in parameter space.
@@ -43,10 +47,11 @@ class GradientDescent(Inner):
             )
 
     def minimise(self, objective: Objective, state: State) -> InnerResult:
-        start = now = objective.start()
-        initial = previous = objective.value(start.z)
+        now = objective.start()
         watches_gradient = self.stopping.gradient_tolerance > 0
         watches_decrease = self.stopping.relative_decrease > 0
+        measures = self.max_steps > 1 or watches_decrease
+        initial = previous = objective.value(now.z) if measures else math.nan
         reason, steps = MAX_STEPS, 0
         while steps < self.max_steps:
             gradient = objective.gradient(now)
@@ -63,4 +68,5 @@ class GradientDescent(Inner):
                     reason = DECREASE
                     break
                 previous = value
-        return InnerResult(steps, initial - objective.final_value(), reason)
+        decrease = initial - objective.final_value() if measures else None
+        return InnerResult(steps, decrease, reason)

@@ -9,15 +9,14 @@ import torch
 from torch import Tensor
 
 from targetopt.surrogate import Surrogate
-from targetopt.types import BadForward
+from targetopt.types import BadForward, total
 
 Tensors = Sequence[Tensor]
 
 
 def dot(a: Tensors, b: Tensors) -> float:
     """Σ ⟨a_i, b_i⟩ over a list of tensors, as a number."""
-    products = [torch.dot(x.reshape(-1), y.reshape(-1)) for x, y in zip(a, b, strict=True)]
-    return float(sum(products[1:], start=products[0]))
+    return total([torch.dot(x.reshape(-1), y.reshape(-1)) for x, y in zip(a, b, strict=True)])
 
 
 @dataclass

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from targetopt.oracle.base import Oracle
 from targetopt.oracle.loss import LossOracle, check_losses
-from targetopt.types import BadAnswer, BadArgument, TargetPoint, finite_rows
+from targetopt.types import BadAnswer, BadArgument, TargetPoint, all_finite, finite_rows
 
 
 def as_oracle(oracle: Any) -> Oracle:
     """An oracle as it is; a bare function of the targets becomes a `LossOracle`."""
-    if isinstance(oracle, Oracle):
-        return oracle
+    if hasattr(oracle, "query"):
+        return cast(Oracle, oracle)
     if callable(oracle):
         return LossOracle(oracle)
     raise BadArgument(
@@ -41,8 +41,8 @@ def checked(point: object, z: Tensor) -> TargetPoint:
         )
     losses = point.losses.detach().to(z)
     gradients = point.gradients.detach().to(z)
-    good = finite_rows(losses) & finite_rows(gradients)
-    if not good.all():
+    if not all_finite(losses, gradients):
+        good = finite_rows(losses) & finite_rows(gradients)
         rows = (~good).nonzero()[:, 0].tolist()
         shown = ", ".join(map(str, rows[:10])) + (", …" if len(rows) > 10 else "")
         raise BadAnswer(

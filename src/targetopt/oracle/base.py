@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from torch import Tensor
 
 from targetopt.types import TargetPoint
 
 
-@runtime_checkable
 class Oracle(Protocol):
     """Knows the loss. Asked once per outer step; nothing else ever calls the expensive code.
 

@@ -1,0 +1,1 @@
+"""Performance claims, measured: ``make bench`` or ``python -m benchmarks [name ...]``."""
