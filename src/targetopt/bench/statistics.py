@@ -147,6 +147,8 @@ def quantile(values: Array, q: float) -> Array:
     """
     ordered = np.sort(values, axis=-1)
     position = q * (ordered.shape[-1] - 1)
+    if abs(position - round(position)) < 1e-9:  # 0.55 · 20 is 11 and a rounding error
+        position = round(position)
     below = math.floor(position)
     weight = position - below
     low, high = ordered[..., below], ordered[..., min(below + 1, ordered.shape[-1] - 1)]
