@@ -147,7 +147,7 @@ def quantile(values: Array, q: float) -> Array:
     """
     ordered = np.sort(values, axis=-1)
     position = q * (ordered.shape[-1] - 1)
-    if abs(position - round(position)) < 1e-9:  # 0.55 · 20 is 11 and a rounding error
+    if abs(position - round(position)) < 1e-9:  # 0.28 · 25 is 7 and a rounding error
         position = round(position)
     below = math.floor(position)
     weight = position - below
