@@ -171,7 +171,7 @@ def test_trouble_in_one_run_is_recorded_and_stops_no_other(
     tame = [config.id for config in runs if config.method.name == "adam"]
     wild = [config.id for config in runs if config.method.name == "sgd"]
     out = tmp_path / "out"
-    summary = run(experiment, out, jobs=1, time_limit=4.0, only=tame)
+    summary = run(experiment, out, jobs=1, time_limit=1.0, only=tame)
     reasons = {
         config.problem_label: (status, reason) for config, status, reason in summary.troubles
     }
@@ -180,11 +180,11 @@ def test_trouble_in_one_run_is_recorded_and_stops_no_other(
         "tiny segfault": ("failed", "the process doing this run was ended by SIGSEGV"),
         "tiny exit": ("failed", "the process doing this run exited with code 3"),
         "tiny once": ("failed", "the process doing this run exited with code 4"),
-        "tiny stuck": ("timeout", "it did not stop by itself at the time limit of 4 s: killed"),
+        "tiny stuck": ("timeout", "it did not stop by itself at the time limit of 1 s: killed"),
     }
     assert summary.statuses == {"done": 1, "failed": 4, "timeout": 1}
     assert summary.left == 0
-    again = run(experiment, out, jobs=1, time_limit=4.0, only=tame)
+    again = run(experiment, out, jobs=1, time_limit=1.0, only=tame)
     assert again.statuses == {"done": 2, "failed": 3, "timeout": 1}, "what failed is tried again"
     manifests = [Store(out).manifest(name) for name in tame]
     assert [manifest["attempt"] for manifest in manifests] == [2, 2, 2, 2, 1, 1]

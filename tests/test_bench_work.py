@@ -222,8 +222,8 @@ def test_the_death_of_a_process_is_recorded_with_the_rows_of_its_checkpoint(tmp_
     event = record_death(task(store, config), "the process doing this run was ended by SIGSEGV")
     assert (event.kind, event.status) == ("ended", "failed")
     [run] = store.load()
-    assert run.columns["step"].tolist() == [0, 1, 2, 3, 4]
-    assert run.manifest["counts"]["oracle_calls"] == 4
+    assert run.columns["step"].tolist() == [0, 1, 2, 3]
+    assert run.manifest["counts"]["oracle_calls"] == 3
     assert do(store, config, attempt=2).status == "done", "from the checkpoint, which is kept"
 
 
@@ -358,3 +358,52 @@ def test_a_task_is_plain_data() -> None:
     assert dataclasses.is_dataclass(config)
     assert config.id == dataclasses.replace(config, method_label="other").id
     assert config.id != dataclasses.replace(config, seed=1).id
+
+
+LINEAR_METHODS = [
+    *({"name": "sso", "rule": rule, "m": 4} for rule in ("gradient-step", "line-search", "ftrl")),
+    *({"name": "sso", "rule": rule, "inner": "lbfgs", "m": 3} for rule in ("adagrad", "newton")),
+    {"name": "sso", "inner": "exact", "lr": 0.5, "schedule": "inverse-sqrt"},
+    {"name": "sso", "rule": "adagrad-norm", "inner": "gradient-descent", "step_size": 0.05, "m": 2},
+    {"name": "sgd"},
+    {"name": "sls"},
+    {"name": "svrg"},
+    {"name": "adam", "lr": 0.01, "schedule": "exponential"},
+    {"name": "adagrad", "weight_decay": 0.001},
+    {"name": "adagrad-norm"},
+]
+
+
+@pytest.mark.parametrize("method", LINEAR_METHODS, ids=lambda m: "-".join(map(str, m.values())))
+def test_the_compiled_engine_takes_the_steps_of_the_torch_path(
+    method: dict, tmp_path: Path
+) -> None:
+    def configured(engine: str) -> RunConfig:
+        [config] = expand(
+            Experiment(
+                problems=[{"name": "breast_cancer", "l2": 0.01}],
+                methods=[method],
+                batch_size=100,
+                epochs=2,
+                seeds=[3],
+                engine=engine,
+            )
+        )
+        return config
+
+    assert configured("auto") == configured("compiled")
+    store = Store(tmp_path)
+    for engine in ("torch", "compiled"):
+        event = do(store, configured(engine))
+        assert event.status == "done", event.reason
+    names = [configured(engine).id for engine in ("torch", "compiled")]
+    torch_path, compiled = (store.load([name])[0].columns for name in names)
+    assert compiled["step"].tolist() == torch_path["step"].tolist()
+    for name in ("oracle_calls", "value_calls", "inner_steps"):
+        assert compiled[name].tolist() == torch_path[name].tolist()
+    np.testing.assert_allclose(compiled["loss"], torch_path["loss"], rtol=1e-9)
+    pieces = Store(tmp_path / "pieces")
+    config = configured("compiled")
+    while (event := perform(task(pieces, config), lambda: True, ignore)).kind == "stopped":
+        pass
+    assert pieces.manifest(config.id)["digest"] == store.manifest(config.id)["digest"]

@@ -106,7 +106,8 @@ def run(
         ExecutorName, typer.Option(help="This machine, or a Ray cluster (RAY_ADDRESS).")
     ] = ExecutorName.local,
     time_limit: Annotated[
-        float | None, typer.Option(min=0.001, help="Seconds that one run may take.")
+        float | None,
+        typer.Option(min=0.001, help="Seconds that one run may take, its data loaded."),
     ] = None,
     checkpoint_seconds: Annotated[
         float, typer.Option(min=0.0, help="How often a long run keeps a checkpoint.")

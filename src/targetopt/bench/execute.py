@@ -5,9 +5,11 @@ Nothing here knows of processes, directories of runs or terminals: see ``work.py
 
 import io
 import math
+import signal
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,6 +23,10 @@ from targetopt.types import Counts, Diverged
 CHECKPOINT_FORMAT = 1
 PER_DECADE = 12
 """Recorded steps in each factor of ten, beside the ends of epochs."""
+
+
+OVERTIME = 5.0
+"""Seconds past its limit after which a run that does not stop by itself is killed."""
 
 
 class Session(Protocol):
@@ -96,7 +102,8 @@ class Execution:
         run: the run's id, kept in checkpoints.
         checkpoint: where to keep and find them.
         checkpoint_seconds: how often at most; 0 after every advance, None never.
-        time_limit: seconds the run may take in all, over all its continuations.
+        time_limit: seconds the run may take in all, over all its continuations, from when its
+            problem is loaded.
         stop: asked between advances; true ends the run at a checkpoint.
         on_row: told of every new row.
         on_progress: told the fraction done, between advances.
@@ -118,7 +125,9 @@ class Execution:
         self._session: Session | None = None
         try:
             self._session = self.open_session()
-            return self._finish(self._session)
+            self._began = time.monotonic()  # reading data and compiling kernels is not the run's
+            with _killed_after(self.time_limit):
+                return self._finish(self._session)
         except (Interrupted, StoreError):
             raise
         except Exception as error:
@@ -219,6 +228,16 @@ class Execution:
         self._progress.wall_time = content["wall_time"]
         self._progress.elapsed = content["elapsed"]
         self._progress.rows.extend(content["rows"])
+
+
+@contextmanager
+def _killed_after(limit: float | None) -> Iterator[None]:
+    """Have the system end this process some time past the limit, even if it is stuck in C code."""
+    signal.setitimer(signal.ITIMER_REAL, 0.0 if limit is None else limit + OVERTIME)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
 
 
 def _source() -> dict[str, str | None]:

@@ -4,6 +4,7 @@ A new method is one subclass of :class:`Method` with the decorator :func:`regist
 have it.
 """
 
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
@@ -14,6 +15,7 @@ from targetopt import inner as solvers
 from targetopt import rules, schedules
 from targetopt.baselines import SLS, SVRG, AdaGradNorm, theoretical_step
 from targetopt.bench.trainers import GradientTrainer, SlsTrainer, SsoTrainer, SvrgTrainer, Trainer
+from targetopt.linear import baselines as compiled
 from targetopt.losses import Loss
 from targetopt.optim import SSO
 from targetopt.problems import Problem
@@ -50,6 +52,16 @@ ProblemOrNumber = Annotated[
 ]
 Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(gt=0.0, lt=1.0)]
+
+
+@dataclass(frozen=True)
+class OnLinear:
+    """A method as the compiled driver takes it: a rule and an inner solver, or a baseline."""
+
+    lr: float | None
+    rule: rules.Rule | None = None
+    inner: solvers.Inner | None = None
+    baseline: compiled.Baseline | None = None
 
 
 class Method(BaseModel):
@@ -104,6 +116,10 @@ class Method(BaseModel):
     ) -> Trainer:
         """The method on the torch path, before its first step."""
         raise NotImplementedError
+
+    def on_linear(self, problem: Problem) -> OnLinear | None:
+        """The method in the compiled driver; None if it has no kernel there."""
+        return None
 
 
 METHODS: dict[str, type[Method]] = {}
@@ -191,6 +207,11 @@ class Sso(Method):
         )
         return SsoTrainer(problem, model, optimiser)
 
+    def on_linear(self, problem: Problem) -> OnLinear | None:
+        if self.inner == "gauss-newton":
+            return None
+        return OnLinear(self.learning_rate(), rule=self.make_rule(), inner=self.make_inner())
+
 
 def _has_curvature(problem: Problem) -> bool:
     return type(problem.loss).curvature is not Loss.curvature
@@ -230,6 +251,9 @@ class Sgd(_WithTheory):
         optimiser = torch.optim.SGD(model.parameters(), lr=lr, weight_decay=self.l2(problem))
         return GradientTrainer(problem, model, optimiser, self.make_schedule(total_steps))
 
+    def on_linear(self, problem: Problem) -> OnLinear:
+        return OnLinear(self.learning_rate(problem), baseline=compiled.SGD())
+
 
 @register
 class Svrg(_WithTheory):
@@ -246,6 +270,9 @@ class Svrg(_WithTheory):
         optimiser = SVRG(model.parameters(), lr=lr, weight_decay=self.l2(problem))
         batches = torch.arange(problem.n).split(batch_size)
         return SvrgTrainer(problem, model, optimiser, self.make_schedule(total_steps), batches)
+
+    def on_linear(self, problem: Problem) -> OnLinear:
+        return OnLinear(self.learning_rate(problem), baseline=compiled.SVRG())
 
 
 @register
@@ -277,11 +304,16 @@ class Sls(Method):
         )
         return SlsTrainer(problem, model, optimiser, self.make_schedule(total_steps))
 
+    def on_linear(self, problem: Problem) -> OnLinear:
+        search = compiled.SLS(c=self.c, shrink=self.shrink, reset=self.reset, growth=self.growth)
+        return OnLinear(self.lr, baseline=search)
+
 
 class _Adaptive(Method):
     """A torch optimiser with a number for its learning rate."""
 
     optimiser: ClassVar[type[torch.optim.Optimizer]]
+    baseline: ClassVar[type[compiled.Baseline]]
     lr: Positive
 
     def trainer(
@@ -290,6 +322,9 @@ class _Adaptive(Method):
         settings: dict[str, Any] = {"lr": self.lr, "weight_decay": self.l2(problem)}
         optimiser = self.optimiser(model.parameters(), **settings)
         return GradientTrainer(problem, model, optimiser, self.make_schedule(total_steps))
+
+    def on_linear(self, problem: Problem) -> OnLinear:
+        return OnLinear(self.lr, baseline=self.baseline())
 
 
 @register
@@ -300,6 +335,7 @@ class Adam(_Adaptive):
     title = "Adam"
     about = "Adam (torch)"
     optimiser = torch.optim.Adam
+    baseline = compiled.Adam
     lr: Positive = 1e-3
 
 
@@ -311,6 +347,7 @@ class Adagrad(_Adaptive):
     title = "Adagrad"
     about = "Adagrad, a step size per coordinate (torch)"
     optimiser = torch.optim.Adagrad
+    baseline = compiled.Adagrad
     lr: Positive = 1e-2
 
 
@@ -322,4 +359,5 @@ class AdagradNorm(_Adaptive):
     title = "AdaGradNorm"
     about = "Adagrad with one step size for all coordinates"
     optimiser = AdaGradNorm
+    baseline = compiled.AdaGradNorm
     lr: Positive = 1.0

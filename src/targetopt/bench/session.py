@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from targetopt import linear
 from targetopt.bench.execute import Session
 from targetopt.bench.methods import Method
 from targetopt.bench.problem_options import load_problem
-from targetopt.problems import Problem
-from targetopt.types import Counts, TargetoptError
+from targetopt.linear.spec import loss_spec
+from targetopt.problems import LinearProblem, Problem
+from targetopt.types import Counts, Diverged, MissingCapability, TargetoptError
 
 if TYPE_CHECKING:
     from targetopt.bench.grid import RunConfig
@@ -25,16 +27,38 @@ class Conflict(TargetoptError, ValueError):
 
 
 def choose_engine(wanted: str, problem: Problem, method: Method) -> str:
-    """``auto`` resolved, and what cannot be refused."""
+    """``auto`` resolved; what cannot run is a :class:`Conflict`."""
     misfit = method.misfit(problem)
     if misfit is not None:
         raise Conflict(*misfit)
-    return "torch"
+    obstacle = _obstacle(problem, method)
+    if wanted == "compiled" and obstacle:
+        raise Conflict("engine", f"'compiled' cannot run this grid: {obstacle}. Use 'auto'")
+    return "torch" if wanted == "torch" or obstacle else "compiled"
+
+
+def _obstacle(problem: Problem, method: Method) -> str | None:
+    """Why the compiled driver cannot run this; None if it can."""
+    if not isinstance(problem, LinearProblem):
+        return f"{problem.name!r} is not a linear problem"
+    if problem.outputs != 1:
+        return f"{problem.name!r} has {problem.outputs} outputs, and it takes one"
+    if method.on_linear(problem) is None:
+        return f"it does not know {method.label()!r}"
+    try:
+        loss_spec(problem.loss)
+    except MissingCapability as error:
+        return str(error)
+    return None
 
 
 def open_session(config: "RunConfig") -> Session:
     """The session of a run, at its first step; the same on every machine and in every process."""
-    return TorchSession(config, load_problem(config.problem))
+    problem = load_problem(config.problem)
+    if config.engine == "torch":
+        return TorchSession(config, problem)
+    assert isinstance(problem, LinearProblem)
+    return CompiledSession(config, problem)
 
 
 class TorchSession:
@@ -63,7 +87,7 @@ class TorchSession:
         if self.steps_per_epoch == 1:
             return None
         epoch, batch = divmod(step, self.steps_per_epoch)
-        order = epoch_order(self.problem.n, self.seed, epoch)
+        order = _order(self.problem.n, self.seed, epoch)
         rows = order[batch * self.batch_size : (batch + 1) * self.batch_size]
         return torch.from_numpy(rows)
 
@@ -77,13 +101,61 @@ class TorchSession:
         self.trainer.load_state_dict(state)
 
 
-@lru_cache(maxsize=4)
-def epoch_order(n: int, seed: int, epoch: int) -> "np.ndarray[Any, np.dtype[np.int64]]":
-    """The order of the examples in one epoch, from the seed and the epoch alone.
+_order = lru_cache(maxsize=2)(linear.sample_order)
 
-    A continued run needs no memory of what came before to draw the same batches.
 
-    >>> epoch_order(5, seed=0, epoch=1).tolist() == epoch_order(5, seed=0, epoch=1).tolist()
-    True
-    """
-    return np.random.default_rng([seed, epoch]).permutation(n)
+class CompiledSession:
+    """A run of a linear problem in the compiled driver: same start, same batches, same iterates."""
+
+    def __init__(self, config: "RunConfig", problem: LinearProblem) -> None:
+        self.problem = problem
+        size = problem.n if config.batch_size == "full" else int(config.batch_size)
+        self.steps_per_epoch = -(-problem.n // size)
+        self.total_steps = config.epochs * self.steps_per_epoch
+        method = config.method.on_linear(problem)
+        assert method is not None  # choose_engine has seen to that
+        weight, bias = problem.parameters_of(problem.model(config.seed))
+        data = problem.linear
+
+        def new_run() -> linear.Run:
+            return linear.Run(
+                data.X,
+                data.y,
+                loss=data.loss,
+                rule=method.rule,
+                inner=method.inner,
+                baseline=method.baseline,
+                lr=method.lr,
+                schedule=config.method.make_schedule(self.total_steps),
+                batch_size=size,
+                seed=config.seed,
+                l2=config.method.l2(problem),
+                bias=data.bias,
+                start=weight if bias is None else np.append(weight, bias),
+            )
+
+        new_run().advance(1)  # kernels are compiled, or read from their cache, outside the clock
+        self.run = new_run()
+
+    @property
+    def counts(self) -> Counts:
+        return self.run.counts
+
+    def advance(self, start: int, stop: int) -> int:
+        # an epoch at a time, so that the runner can stop, or save, a long stretch
+        if not self.run.advance(min(stop - start, self.steps_per_epoch)):
+            raise Diverged(f"the targets left the finite numbers at step {self.run.steps + 1}")
+        return self.run.steps
+
+    def metrics(self) -> dict[str, float]:
+        theta = self.run.theta
+        if not self.problem.linear.bias:
+            return self.problem.metrics_at(theta)
+        return self.problem.metrics_at(theta[:-1], theta[-1:])
+
+    def state_dict(self) -> dict[str, Any]:
+        state = self.run.state_dict()
+        return {key: torch.as_tensor(value) for key, value in state.items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.run.load_state_dict({key: value.numpy() for key, value in state.items()})

@@ -1,9 +1,7 @@
 """One run in one result directory: claim it, do it, write it down. What every worker does."""
 
-import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -15,9 +13,6 @@ from targetopt.bench.grid import RunConfig, load_plugins
 from targetopt.bench.session import open_session
 from targetopt.bench.store import COUNTS, Manifest, Store
 from targetopt.types import Counts
-
-OVERTIME = 5.0
-"""Seconds past its limit after which a run that does not stop by itself is killed."""
 
 
 @dataclass(frozen=True)
@@ -108,16 +103,6 @@ def record_death(task: Task, reason: str) -> Event:
         return Event("unwritable", task.run, reason=str(error))
 
 
-@contextmanager
-def _killed_after(seconds: float | None) -> Iterator[None]:
-    """Let the kernel end this process if the block takes longer, even if it is stuck in C code."""
-    signal.setitimer(signal.ITIMER_REAL, 0.0 if seconds is None else seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-
-
 def _carry_out(
     task: Task, store: Store, stop: Callable[[], bool], tell: Callable[[Event], None]
 ) -> Manifest:
@@ -143,8 +128,7 @@ def _carry_out(
         on_row=trackers.on_row,
         on_progress=on_progress,
     )
-    with _killed_after(None if task.time_limit is None else task.time_limit + OVERTIME):
-        outcome = execution.finish()
+    outcome = execution.finish()
     manifest = _manifest(task, outcome, started)
     store.save(manifest, outcome.rows)
     trackers.on_end(manifest)
