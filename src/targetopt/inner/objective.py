@@ -93,6 +93,12 @@ class Objective:
         grads = torch.autograd.grad(
             at.z, self.params, grad_outputs=v, retain_graph=keep_graph, allow_unused=True
         )
+        if all(g is None for g in grads):
+            raise BadForward(
+                "forward()'s targets do not depend on the parameters SSO was given: it seems to be of "
+                "another model, or of a copy. Build both from the same model: give SSO the parameters "
+                "it uses."
+            )
         return [
             torch.zeros_like(p) if g is None else g for g, p in zip(grads, self.params, strict=True)
         ]
