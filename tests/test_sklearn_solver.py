@@ -267,3 +267,17 @@ def test_a_center_pulls():
     F = Objective(base.X, base.loss, base.weights, np.full(4, 1e6), center, False)
     found = minimise(F, np.zeros(4), tol=1e-12, max_iter=50)
     np.testing.assert_allclose(found.theta, center, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["logistic", "softmax", "poisson", "huber"])
+@pytest.mark.parametrize("distance", [1.0, 30.0, 300.0])
+def test_a_far_start_ends_at_the_same_minimum(kind, distance):
+    """Where the loss is flat its curvature promises steps far too long; the search must cope."""
+    rng = np.random.default_rng(14)
+    F = make_objective(kind, 80, 3, rng, alpha=1e-4)
+    near = minimise(F, np.zeros_like(F.ridge), tol=1e-12, max_iter=500)
+    start = np.zeros_like(F.ridge)
+    start[-1] = distance * (np.array([1.0, -1.0, 0.0]) if kind == "softmax" else -1.0)
+    far = minimise(F, start, tol=1e-12, max_iter=500)
+    assert far.converged
+    assert far.value == pytest.approx(near.value, rel=1e-9)

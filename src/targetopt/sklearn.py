@@ -67,10 +67,9 @@ class _LinearSSO(BaseEstimator):  # type: ignore[misc]
     def _check_weights(self, sample_weight: ArrayLike | None, X: Any) -> Array:
         if sample_weight is None:
             return np.ones(X.shape[0])
-        weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-        if not weights.any():
-            raise BadArgument("sample_weight is zero in every row; at least one row must count")
-        return np.asarray(weights)
+        return np.asarray(
+            _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        )
 
     def _solve(
         self, X: Any, loss: TargetLoss, weights: Array, start: Array | None, memory: Array | None
@@ -80,6 +79,11 @@ class _LinearSSO(BaseEstimator):  # type: ignore[misc]
         Returns θ, the intercept last. Λ is a sum over rows and F a mean, hence the division.
         """
         total = float(weights.sum())
+        if not 0 < total < np.inf:
+            raise BadArgument(
+                f"the weights of the rows sum to {total}; at least one row must have a weight above "
+                "zero, and all must be finite (sample_weight times class_weight)"
+            )
         weights = weights / total
         outputs = (loss.classes,) if isinstance(loss, Softmax) else ()
         intercept = bool(self.fit_intercept)
@@ -202,7 +206,7 @@ class SSOClassifier(ClassifierMixin, _LinearSSO):  # type: ignore[misc]
         ½ Σ_j Λ_j (θ_j − θ_t,j)², where θ_t are the present coefficients and Λ_j the sum, over all
         rows seen, of the curvature in θ_j: a proximal step whose strength grows with the evidence.
         ``fit`` then ``partial_fit`` continues from the fit. Λ is diagonal, so the result is near
-        but not equal to a fit on all rows together.
+        but not equal to a fit on all rows together, nearer for standardised features.
 
         Args:
             classes: All labels there will be; needed at the first call only.
@@ -358,7 +362,7 @@ class SSORegressor(RegressorMixin, _LinearSSO):  # type: ignore[misc]
         ½ Σ_j Λ_j (θ_j − θ_t,j)², where θ_t are the present coefficients and Λ_j the sum, over all
         rows seen, of the curvature in θ_j: a proximal step whose strength grows with the evidence.
         ``fit`` then ``partial_fit`` continues from the fit. Λ is diagonal, so the result is near
-        but not equal to a fit on all rows together.
+        but not equal to a fit on all rows together, nearer for standardised features.
         """
         if not hasattr(self, "coef_"):
             return self._learn(X, y, sample_weight, None, None, reset=True)

@@ -25,8 +25,10 @@ PER_TARGET = 15.0  # one target in the loss and the line search
 PER_FLOP = 0.05  # multiply-and-add in a dense symmetric product
 PER_DENSE = 5.0  # one entry of the rows handed to it: gathered, made dense, weighted, read
 WORTH_FACTORING = 40  # an exact metric may cost this many steps
+ENOUGH_RENEWALS = 4  # a well-behaved fit needs no more
 LARGEST_FACTOR = 4096  # order of the largest matrix factored, 128 MB
 BLOCK_ENTRIES = 1 << 20  # sparse rows are made dense for BLAS a block at a time, 8 MB
+SMALLEST = 1e-290  # a diagonal entry below is zero: its inverse would overflow
 JITTER = 1e-12  # added to a diagonal of ones, so that rank deficiency is no special case
 
 
@@ -38,6 +40,7 @@ class Metric(ABC):
     def __init__(self, objective: Objective) -> None:
         self.objective = objective
         self._age: int | None = None
+        self._renewals = 0
 
     def update(self, curvature: Array, steps_left: float) -> None:
         """Called once a step, before :meth:`solve`; renews M if that pays."""
@@ -48,6 +51,7 @@ class Metric(ABC):
                 return
         self._age = 0
         self.renew(curvature)
+        self._renewals += 1
 
     @staticmethod
     @abstractmethod
@@ -133,7 +137,8 @@ class Primal(Metric):
     """Cholesky factors of Xᵀ diag(ω W) X + diag(λ), one for each output, nothing between outputs.
 
     If there are many more rows than columns, the factor is that of a sample of rows drawn in
-    proportion to ω W, which makes the cost of a factor independent of n.
+    proportion to ω W, which makes the cost of a factor independent of n. Where that does not lead
+    to fast convergence the samples grow, until they are all rows.
     """
 
     patience = 2
@@ -148,7 +153,7 @@ class Primal(Metric):
         weighted = _columns(self._weights(curvature))
         ridges = _columns(self.objective.ridge)
         self._factors = [
-            _factor(_hessian(self.objective, weights, ridge))
+            _factor(_hessian(self.objective, weights, ridge, self._renewals))
             for weights, ridge in zip(weighted, ridges, strict=True)
         ]
 
@@ -179,7 +184,7 @@ class Joint(Metric):
         chosen, weights = _sample(
             objective.weights,
             self._weights(curvature).sum(axis=1),
-            _sample_size(objective.ridge.size),
+            _sample_size(objective.ridge.size, self._renewals),
         )
         X, p = objective.X[chosen], curvature[chosen]
         d, k = objective.ridge.shape
@@ -269,12 +274,13 @@ def _squared(X: Any) -> Any:
 
 def _inverse(diagonal: Array) -> Array:
     """1/diagonal, and 0 for a column that is empty and not penalised."""
-    return np.divide(1.0, diagonal, out=np.zeros_like(diagonal), where=diagonal > 0)
+    return np.divide(1.0, diagonal, out=np.zeros_like(diagonal), where=diagonal > SMALLEST)
 
 
-def _sample_size(columns: int) -> int:
-    """Rows that make a good factor: eigenvalues are then off by a third or so."""
-    return max(1024, 8 * columns)
+def _sample_size(columns: int, renewals: int = 0) -> int:
+    """Rows that make a good factor, eigenvalues off by a third or so; twice as many each time after
+    ENOUGH_RENEWALS, for then the factors were not good enough."""
+    return max(1024, 8 * columns) << max(0, min(renewals - ENOUGH_RENEWALS, 30))
 
 
 def _sample(weights: Array, importance: Array, size: int) -> tuple[Any, Array]:
@@ -289,9 +295,9 @@ def _sample(weights: Array, importance: Array, size: int) -> tuple[Any, Array]:
     return chosen, weights[chosen] * (total / size) / importance[chosen]
 
 
-def _hessian(objective: Objective, weights: Array, ridge: Array) -> Array:
+def _hessian(objective: Objective, weights: Array, ridge: Array, renewals: int) -> Array:
     d = ridge.size
-    chosen, weights = _sample(weights, weights, _sample_size(d))
+    chosen, weights = _sample(weights, weights, _sample_size(d, renewals))
     X = objective.X[chosen]
     H = np.zeros((d, d))
     features = H[:-1, :-1] if objective.intercept else H

@@ -29,9 +29,11 @@ from targetopt.linear.target_losses import Array, Evaluation, TargetLoss
 
 MEMORY = 4  # earlier steps kept; more saves few iterations and costs O(MEMORY·(n + d)) each
 SLOPE_RATIO = 0.3  # a line search ends when the slope has shrunk to this part
-MAX_TRIALS = 30
+MAX_TRIALS = 60
 EXTEND = 4.0  # a trial is at most this many times the one before: losses flatten far away
-OVERFLOW_SHRINK = 0.1
+LONGEST = 1e3  # a step moves no target further than this, relative to the largest target
+SHRINK = 0.1  # while no trial was short enough: where a loss is flat, surrogates reach too far
+ROUNDING_SHARE = 1e-10  # a promised decrease this small, relative to F, may be rounding
 ROUNDING = 4 * float(np.finfo(np.float64).eps)  # an increase this small, relative to F, is none
 
 
@@ -110,10 +112,10 @@ def minimise(objective: Objective, theta: Array, *, tol: float, max_iter: int) -
         goal = tol * max(point.value, floor)
         steps_left = np.log(previous / goal) / -np.log(rate) if np.isfinite(previous) else 0.0
         metric.update(point.at.curvature, steps_left)
-        step = subspace.minimiser(gradient, metric.solve(gradient), point.at.curvature)
+        step = subspace.minimiser(point, gradient, metric.solve(gradient))
         after = _line_search(objective, point, step, float(np.vdot(pull, step.theta)))
-        if after is None:
-            converged = True
+        if after is None:  # no descent: rounding, unless a good deal was promised
+            converged = step.decrease <= ROUNDING_SHARE * point.value
             break
         # Decreases shrink by `rate` a step, so those still to come sum to a geometric series.
         rate = min(max(step.decrease / previous, rate * rate), 0.9)
@@ -133,10 +135,11 @@ def _point(objective: Objective, theta: Array) -> _Point:
 
 @dataclass(frozen=True)
 class _Step:
-    """A direction in parameters and in targets; the surrogate falls by ``decrease`` along it."""
+    """A direction in parameters and in targets; along it F has ``slope``, q_t falls by ``decrease``."""
 
     theta: Array
     z: Array
+    slope: float
     decrease: float
     ridge: float
 
@@ -154,10 +157,13 @@ class _Subspace:
         self.ridges = np.zeros((MEMORY + 1, MEMORY + 1))
         self.slot, self.filled = 0, 0
 
-    def minimiser(self, gradient: Array, u: Array, curvature: Array) -> _Step:
+    def minimiser(self, point: _Point, gradient: Array, u: Array) -> _Step:
         slot = self.slot
         self.filled = max(self.filled, slot + 1)
         self.slot = (slot + 1) % (MEMORY + 1)
+        u = u / (
+            float(np.abs(u).max()) or 1.0
+        )  # only its direction counts, and flat losses are far
         self.steps[slot] = u
         self.images[slot] = self.objective.forward(u)
         steps = self.steps[: self.filled].reshape(self.filled, -1)
@@ -166,17 +172,26 @@ class _Subspace:
         ridges[slot] = ridges[:, slot] = steps @ (self.objective.ridge * u).ravel()
 
         weights = self.objective.weights
-        curved = self.objective.loss.curve(weights, curvature, self.images[: self.filled])
+        curved = self.objective.loss.curve(weights, point.at.curvature, self.images[: self.filled])
         model = curved.reshape(self.filled, -1) @ images.T + ridges
         slopes = -(steps @ gradient.ravel())
         c = _least(model, slopes)
+        gain = float(slopes @ c)
+        furthest = float(np.abs(c @ images).max())
+        allowed = LONGEST * (1.0 + float(np.abs(point.z).max()))
+        share = allowed / furthest if furthest > allowed else 1.0
+        c *= share
 
         ridges[slot] = ridges[:, slot] = ridges @ c
         ridges[slot, slot] = c @ ridges[:, slot]
         steps[slot] = c @ steps
         images[slot] = c @ images
         return _Step(
-            self.steps[slot], self.images[slot], 0.5 * float(slopes @ c), float(ridges[slot, slot])
+            self.steps[slot],
+            self.images[slot],
+            -share * gain,
+            share * (1.0 - 0.5 * share) * gain,
+            float(ridges[slot, slot]),
         )
 
 
@@ -195,10 +210,9 @@ def _least(model: Array, slopes: Array) -> Array:
 def _line_search(objective: Objective, point: _Point, step: _Step, pull: float) -> _Point | None:
     """The first trial with a small slope, by Newton's method on the slope kept inside a bracket.
 
-    ``None`` if no trial lowers F: the iterate is as good as rounding allows.
+    ``None`` if no trial lowers F.
     """
-    start = -2.0 * step.decrease
-    if not start < 0:
+    if not step.slope < 0:
         return None
     penalty = point.value - float(objective.weights @ point.at.values)
     along = objective.weighted(step.z)
@@ -211,17 +225,20 @@ def _line_search(objective: Objective, point: _Point, step: _Step, pull: float) 
             value = float(objective.weights @ at.values)
         value += penalty + size * (pull + 0.5 * size * step.ridge)
         if not np.isfinite(value):
-            high, size = size, low + OVERFLOW_SHRINK * (size - low)
+            high, size = size, low + SHRINK * (size - low)
             continue
         slope = float(np.vdot(along, at.gradient)) + pull + size * step.ridge
         if value <= least:
             least, best = value, _Point(point.theta + size * step.theta, z, at, value)
-            if abs(slope) <= SLOPE_RATIO * abs(start):
+            if abs(slope) <= SLOPE_RATIO * abs(step.slope):
                 break
         low, high = (size, high) if slope < 0 else (low, size)
         curved = objective.loss.curve(objective.weights, at.curvature, step.z)
         bend = float(np.vdot(step.z, curved)) + step.ridge
         size = min(size - slope / bend if bend > 0 else np.inf, EXTEND * size)
+        middle = 0.5 * (low + high) if low > 0 else SHRINK * high
+        if value > least:  # far out, where exponentials grow, Newton's method would only crawl
+            size = min(size, middle)
         if not low < size < high:
-            size = 0.5 * (low + high) if np.isfinite(high) else EXTEND * low
+            size = middle if np.isfinite(high) else EXTEND * low
     return best
