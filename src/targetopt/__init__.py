@@ -9,7 +9,7 @@
 1
 """
 
-from targetopt import losses, schedules
+from targetopt import baselines, linear, losses, schedules, theory
 from targetopt._version import __version__
 from targetopt.divergence import Divergence, NegativeEntropy, SquaredEuclidean
 from targetopt.inner import (
@@ -23,6 +23,7 @@ from targetopt.inner import (
     Stopping,
     Torch,
 )
+from targetopt.linear import Linear
 from targetopt.optim import SSO
 from targetopt.oracle import GradientOracle, LossOracle, Oracle
 from targetopt.rules import (
@@ -72,6 +73,7 @@ __all__ = [
     "Inner",
     "InnerResult",
     "LineSearch",
+    "Linear",
     "LossOracle",
     "MirrorDescent",
     "MissingCapability",
@@ -90,6 +92,9 @@ __all__ = [
     "TargetoptError",
     "Torch",
     "__version__",
+    "baselines",
+    "linear",
     "losses",
     "schedules",
+    "theory",
 ]

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from targetopt import linear
 from targetopt.determinism import FrozenForward
 from targetopt.inner import Inner, InnerResult, Objective
 from targetopt.oracle import CountedValue, checked
@@ -229,7 +230,13 @@ def _minimised(
     penalty = method.weight_decay * proposal.losses_summed
     objective = Objective(frozen, list(targets.params), surrogate, penalty, z)
     with torch.no_grad():  # evaluations switch it on for themselves
-        result = method.inner.minimise(objective, inner_state)
+        forward = targets.forward if targets.regularise_on is None else None
+        if isinstance(forward, linear.Linear) and linear.supports(
+            method.inner, surrogate, forward, targets.params
+        ):
+            result = linear.minimise(method.inner, objective, forward, inner_state)
+        else:
+            result = method.inner.minimise(objective, inner_state)
     measured = result.decrease is None or math.isfinite(result.decrease)
     if not (measured and all_finite(*targets.params)):
         raise Diverged(

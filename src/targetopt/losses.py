@@ -288,7 +288,7 @@ class GaussianKL(Loss):
                 "GaussianKL: covariance must be symmetric and positive definite; smallest eigenvalue "
                 f"{float(eigenvalues[0])!r}"
             )
-        self.precision = torch.linalg.inv(full)
+        self.precision: Tensor = torch.linalg.inv(full)
         self.smoothness = float(1.0 / eigenvalues[0])
         self.strong_convexity = float(1.0 / eigenvalues[-1])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -27,7 +28,7 @@ class InverseSqrt:
     """η_t = η / √t."""
 
     def __call__(self, t: int) -> float:
-        return float(t) ** -0.5
+        return 1.0 / math.sqrt(t)
 
 
 @dataclass(frozen=True)

@@ -95,7 +95,8 @@ class Quadratic(Surrogate):
 
     def minimiser(self) -> Tensor:
         if self.metric.ndim == self.anchor.ndim + 1:
-            return self.anchor - torch.linalg.solve(self.metric, self.linear)
+            step: Tensor = torch.linalg.solve(self.metric, self.linear)
+            return self.anchor - step
         return self.anchor - self.linear / self.metric
 
     def regularised_on(self, everything: Tensor) -> Quadratic:

@@ -96,9 +96,11 @@ class Exact(Inner):
             right = right / math.sqrt(n)
             if decay:
                 right = torch.cat([right, -math.sqrt(decay) * theta])
-            return vt.mT @ (inverse * (u.mT @ right))
-        gradient = jacobian.mT @ s.reshape(-1) / n + decay * theta
-        return -(vt.mT @ (inverse.square() * (vt @ gradient)))
+            shortest: Tensor = vt.mT @ (inverse * (u.mT @ right))
+        else:
+            gradient = jacobian.mT @ s.reshape(-1) / n + decay * theta
+            shortest = -(vt.mT @ (inverse.square() * (vt @ gradient)))
+        return shortest
 
 
 def _interior_step(objective: Objective, z: Tensor, predicted: Tensor) -> float:

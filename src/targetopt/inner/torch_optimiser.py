@@ -59,14 +59,15 @@ class Torch(Inner):
 
     def minimise(self, objective: Objective, state: State) -> InnerResult:
         optimiser = self._optimiser(objective.params, state)
-        cached: Evaluation | None = objective.start()
-        initial = previous = objective.value(cached.z)
+        first = objective.start()
+        cached: Evaluation | None = first
+        initial = previous = objective.value(first.z)
         watches_gradient = self.stopping.gradient_tolerance > 0
         watches_decrease = self.stopping.relative_decrease > 0
         fresh = True  # the closure has not been called in this optimiser step yet
 
         @torch.no_grad()  # torch's optimisers call closures in grad mode; evaluations see to it
-        def closure() -> Tensor:
+        def closure() -> float:
             nonlocal cached, fresh, previous
             now, cached = cached or objective.evaluate(), None
             value = objective.value(now.z)
@@ -85,7 +86,7 @@ class Torch(Inner):
                 previous, fresh = value, False
             for p, g in zip(objective.params, gradient, strict=True):
                 p.grad = g
-            return now.z.new_tensor(value)
+            return value
 
         kept = [p.grad for p in objective.params]
         reason, steps = MAX_STEPS, 0

@@ -57,7 +57,8 @@ class Newton(Rule):
             return curvature.clamp_min(self.floor)
         if z.ndim == 2 and curvature.shape == (*z.shape, z.shape[1]):
             values, vectors = torch.linalg.eigh(curvature)
-            return (vectors * values.clamp_min(self.floor).unsqueeze(1)) @ vectors.mT
+            floored: Tensor = (vectors * values.clamp_min(self.floor).unsqueeze(1)) @ vectors.mT
+            return floored
         raise BadAnswer(
             f"the oracle's curvature has shape {tuple(curvature.shape)}; targets of shape {tuple(z.shape)} "
             f"need {tuple(z.shape)} (diagonal) or one matrix per example"
