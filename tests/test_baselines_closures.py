@@ -48,10 +48,10 @@ def prepared(layer):
     return net, x, lambda: cross_entropy(net(x), y)
 
 
-@pytest.fixture
-def network():
+@pytest.fixture(params=[RunningMean, nn.BatchNorm1d])
+def network(request):
     with torch.random.fork_rng():
-        yield prepared(RunningMean(8))
+        yield prepared(request.param(8))
 
 
 def everything(net, opt):
@@ -130,19 +130,7 @@ def test_dropout_keeps_its_mask_within_a_step_and_changes_it_between(network, ma
 
 
 @both
-@pytest.mark.parametrize(
-    "layer",
-    [
-        RunningMean,
-        pytest.param(
-            nn.BatchNorm1d,
-            marks=pytest.mark.xfail(
-                reason="targetopt.determinism looks at Tensor._version, which BatchNorm's kernel "
-                "does not raise when it moves running_mean and running_var"
-            ),
-        ),
-    ],
-)
+@pytest.mark.parametrize("layer", [RunningMean, nn.BatchNorm1d])
 def test_buffers_move_once_per_step(make, layer):
     with torch.random.fork_rng():
         net, x, loss = prepared(layer(8))
