@@ -68,12 +68,16 @@ _RC = {
 
 @dataclass(frozen=True)
 class Cell:
-    """One panel of a figure: where it stands, and the lines it shows."""
+    """One panel of a figure: where it stands, and the lines it shows.
+
+    ``title`` is the panel's own; without one, its row and its column say what it is.
+    """
 
     row: int
     column: int
     panel: Panel
     lines: Sequence[Line]
+    title: str | None = None
 
 
 @dataclass(frozen=True)
@@ -107,6 +111,10 @@ def save(
     # Inches: room for two-line titles on the left, tick labels between the panels.
     panel_width, panel_height, gap_x, gap_y = 1.85, 1.35, 0.5, 0.4
     left, right, top, bottom = 0.85, 0.12, 0.26, 0.42
+    tallest = max((cell.title or "").count("\n") for cell in cells)
+    top, gap_y = top + 0.15 * tallest, gap_y + 0.15 * tallest
+    if any(cell.title is not None for cell in cells):
+        left, gap_y = 0.62, gap_y + 0.28  # no row titles, but a title and an x-axis to each panel
     width = left + right + len(used_columns) * (panel_width + gap_x) - gap_x
     if len(used_columns) == 1:
         width, panel_width = width + 1.3, panel_width + 1.3
@@ -136,12 +144,15 @@ def save(
             x_title, y_title = paint(ax, cell)
             log_ticks(ax.xaxis, *ax.get_xlim())
             same_column = [c.row for c in cells if c.column == cell.column]
-            if cell.row == min(same_column):
+            if cell.title is not None:
+                ax.set_title("\n".join(clipped(part, 30) for part in cell.title.split("\n")))
+            elif cell.row == min(same_column):
                 ax.set_title(clipped(columns[cell.column]))
             if cell.row == max(same_column):
                 ax.set_xlabel(x_title)
             if cell.column == min(c.column for c in cells if c.row == cell.row):
-                ax.set_ylabel(f"{clipped(rows[cell.row], 26)}\n{y_title}")
+                row = "" if cell.title is not None else f"{clipped(rows[cell.row], 26)}\n"
+                ax.set_ylabel(row + y_title)
         figure.legend(
             [_handle(entry.style) for entry in entries],
             labels,
@@ -217,7 +228,7 @@ def log_ticks(axis: Any, low: float, high: float) -> None:
             exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
             ticks = [k * 10.0**e for e in exponents for k in (1, 2, 5)]
         else:
-            ticks = MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high).tolist()
+            ticks = list(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high))
         axis.set_major_locator(FixedLocator([tick for tick in ticks if low <= tick <= high]))
         axis.set_minor_locator(FixedLocator([]))
     axis.set_major_formatter(FuncFormatter(lambda value, _: tick_text(value)))

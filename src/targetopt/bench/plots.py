@@ -49,7 +49,7 @@ def draw_all(results: Results, *, axis: str, tau: float) -> list[Picture]:
     with explained(folder):
         folder.mkdir(exist_ok=True)
     pictures = []
-    by_problem = [Cell(p.problem, p.batch, p, p.lines) for p in results.panels]
+    by_problem = _by_problem(results)
     against = axis_title(axis, tau)
     for metric in results.metrics:
         title = f"{words(metric)} against {against}"
@@ -60,12 +60,7 @@ def draw_all(results: Results, *, axis: str, tau: float) -> list[Picture]:
         painter = _curves(results, metric, axis, tau)
         groups = rules(results)
         for problem, label in enumerate(results.problems) if len(groups) > 1 else ():
-            by_rule = [
-                Cell(row, p.batch, p, [line for line in p.lines if line.method in members])
-                for row, (_, members) in enumerate(groups)
-                for p in results.panels
-                if p.problem == problem
-            ]
+            by_rule = _by_rule(results, problem, groups)
             name = f"rules-{slug(metric)}-{problem + 1}-{slug(label)}"
             title = f"{words(metric).capitalize()} on {label}, a row for each target-space rule"
             pictures.append(Picture(name, title))
@@ -77,6 +72,35 @@ def draw_all(results: Results, *, axis: str, tau: float) -> list[Picture]:
             painter = _costs(results, metric)
             _save(results, pictures[-1], reachable, results.problems, painter)
     return pictures
+
+
+def _by_problem(results: Results) -> list[Cell]:
+    """Rows problems, columns batch sizes; four to a row when each problem has a single batch size."""
+    if len(results.panels) == len(results.problems):
+        return [
+            Cell(
+                *divmod(k, 4),
+                p,
+                p.lines,
+                f"{results.problems[p.problem]}\n{results.batches[p.batch]}",
+            )
+            for k, p in enumerate(results.panels)
+        ]
+    return [Cell(p.problem, p.batch, p, p.lines) for p in results.panels]
+
+
+def _by_rule(results: Results, problem: int, groups: list[tuple[str, list[int]]]) -> list[Cell]:
+    """Rows rules, columns batch sizes; four to a row when the problem has a single batch size."""
+    panels = [panel for panel in results.panels if panel.problem == problem]
+    cells = []
+    for k, (title, members) in enumerate(groups):
+        for panel in panels:
+            shown = [line for line in panel.lines if line.method in members]
+            if len(panels) == 1:
+                cells.append(Cell(*divmod(k, 4), panel, shown, title))
+            else:
+                cells.append(Cell(k, panel.batch, panel, shown))
+    return cells
 
 
 def rules(results: Results) -> list[tuple[str, list[int]]]:

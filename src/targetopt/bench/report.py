@@ -104,7 +104,7 @@ def duration(seconds: float) -> str:
     """Seconds in the unit people would say them in.
 
     >>> duration(0.25), duration(75), duration(7300)
-    ('0.25 s', '1 min 15 s', '2 h 2 min')
+    ('0.25 s', '1 min 15 s', '2 h 1 min')
     """
     if seconds < 60:
         return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"

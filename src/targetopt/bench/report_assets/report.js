@@ -198,44 +198,59 @@
 
   const grid = byId("multiples");
 
-  function drawMultiples() {
+  // Rows of panels; with a single batch size each, problems (or rules) stand side by side in one row.
+  function multiples() {
+    const panelsOf = (problem) => data.panels.flatMap((panel, index) => (panel.problem === problem ? [index] : []));
+    const here = data.panels[state.panel].problem;
     const byRule = byId("rows").value === "rules";
-    const problem = data.panels[state.panel].problem;
     const rows = byRule
-      ? data.rules.map((rule) => ({ title: rule.title, only: (method) => rule.methods.includes(method), problem }))
-      : data.problems.map((title, index) => ({ title, problem: index }));
-    const batches = data.batches.map((title, index) => ({ title, index }))
-      .filter((batch) => rows.some((row) => panelOf(row.problem, batch.index) >= 0));
+      ? data.rules.map((rule) => ({ title: rule.title, problem: here, only: (method) => rule.methods.includes(method) }))
+      : data.problems.map((title, problem) => ({ title, problem }));
+    if (rows.every((row) => panelsOf(row.problem).length === 1)) {
+      const cells = rows.map((row) => {
+        const [index] = panelsOf(row.problem);
+        return { index, only: row.only, title: byRule ? row.title : data.panels[index].title };
+      });
+      return [{ title: byRule ? data.panels[state.panel].title : "", cells }];
+    }
+    const batches = data.batches.map((title, batch) => ({ title, batch }))
+      .filter(({ batch }) => data.panels.some((panel) => panel.batch === batch && (!byRule || panel.problem === here)));
+    return rows.map((row) => ({
+      title: row.title,
+      cells: batches.map(({ title, batch }) => ({ index: panelOf(row.problem, batch), only: row.only, title })),
+    }));
+  }
+
+  function drawMultiples() {
+    const rows = multiples();
     grid.replaceChildren();
-    grid.style.setProperty("--columns", batches.length);
+    grid.style.setProperty("--columns", rows.length > 1 ? rows[0].cells.length : Math.min(rows[0].cells.length, 4));
     rows.forEach((row, r) => {
       const title = document.createElement("h4");
       title.textContent = row.title;
-      grid.appendChild(title);
-      for (const batch of batches) {
-        const index = panelOf(row.problem, batch.index);
+      if (row.title) grid.appendChild(title);
+      row.cells.forEach(({ index, only, title: heading }, c) => {
         const cell = document.createElement("button");
         cell.type = "button";
         cell.className = "cell";
         grid.appendChild(cell);
-        cell.appendChild(document.createElement("span")).textContent = batch.title;
+        cell.appendChild(document.createElement("span")).textContent = heading;
         if (index < 0) {
           cell.disabled = true;
-          continue;
+          return;
         }
         cell.setAttribute("aria-label", `Show ${data.panels[index].title} in the large chart`);
-        cell.setAttribute("aria-pressed", String(index === state.panel && !byRule));
-        const picture = svg("svg", { id: `multiple-${r}-${batch.index}`, "aria-hidden": "true" }, cell);
+        cell.setAttribute("aria-pressed", String(index === state.panel && !only));
+        const picture = svg("svg", { id: `multiple-${r}-${c}`, "aria-hidden": "true" }, cell);
         const width = Math.max(cell.clientWidth - 12, 150);
-        draw(picture, width, Math.round(0.68 * width), view(curves(index, row.only), true));
+        draw(picture, width, Math.round(0.68 * width), view(curves(index, only), true));
         cell.addEventListener("click", () => {
           state.panel = index;
-          byId("panel").value = String(index);
           state.at = null;
           render();
           chart.scrollIntoView({ block: "center" });
         });
-      }
+      });
     });
   }
 
@@ -280,7 +295,11 @@
         else ranges.push({ method: best, from: tau, to: tau });
       });
     }
-    const say = (range) => `${data.methods[range.method].label} (τ from ${format(range.from, 2)} to ${format(range.to, 2)})`;
+    const say = ({ method, to }, k) => {
+      const { label } = data.methods[method];
+      if (ranges.length === 1) return `${label} at every τ`;
+      return k === ranges.length - 1 ? label : `${label} up to τ ≈ ${format(Math.sqrt(to * ranges[k + 1].from), 2)}`;
+    };
     byId("cost-winners").textContent = ranges.length ? `Cheapest: ${ranges.map(say).join(", then ")}.` : "";
     picture.setAttribute("aria-label", `Modelled cost against τ on ${panel.title}. ${byId("cost-winners").textContent}`);
   }
