@@ -60,7 +60,7 @@ class Exact(Inner):
         """∂z/∂θ, shape (n·k, parameters)."""
         rows = []
         for i in range(at.z.numel()):
-            unit = torch.zeros_like(at.z)
+            unit = torch.zeros_like(at.z, memory_format=torch.contiguous_format)
             unit.view(-1)[i] = 1.0
             rows.append(torch.cat([g.reshape(-1) for g in objective.vjp(at, unit)]))
         return torch.stack(rows)

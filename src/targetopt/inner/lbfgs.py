@@ -143,7 +143,7 @@ def _flat(tensors: list[Tensor]) -> Tensor:
 
 def _unflat(flat: Tensor, like: list[Tensor]) -> list[Tensor]:
     parts = flat.split([p.numel() for p in like])
-    return [part.view_as(p) for part, p in zip(parts, like, strict=True)]
+    return [part.view_as(p).to(p.dtype) for part, p in zip(parts, like, strict=True)]
 
 
 def _two_loop(pairs: deque[tuple[Tensor, Tensor, float]], gradient: Tensor) -> Tensor:

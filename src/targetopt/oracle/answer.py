@@ -62,7 +62,7 @@ class CountedValue:
     def __call__(self, z: Tensor) -> Tensor:
         assert self._function is not None
         self.calls += 1
-        losses = torch.as_tensor(self._function(z)).detach()
+        losses = torch.as_tensor(self._function(z), device=z.device).detach()
         check_losses(losses, z)
         return losses.to(z)
 
