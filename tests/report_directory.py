@@ -22,6 +22,10 @@ from targetopt.bench.store import Store
 
 HOSTILE = "<img src=x onerror=alert(1)>$x_1$</script>&amp;"
 
+CALLS = [0, 1, 2, 4, 8]
+INNER = [0, 7, 19, 40, 83]
+LOSSES = [4.0, 2.0, 1.0, 0.5, 0.25]
+
 PROBLEMS = (
     {"name": "breast-cancer", "label": "breast cancer, logistic", "l2": 0.0},
     {"name": "wine", "label": "wine, logistic", "l2": 0.0},
@@ -266,3 +270,31 @@ def make(
     (directory / "plan.json").write_text(json.dumps(plan))
     (directory / "spec.toml").write_text('name = "test grid"\nseeds = 3\n')
     return store
+
+
+def make_exact(directory: Path) -> None:
+    """Numbers a test can foresee: one seed of A, three of B at 2, 3 and 5 times A's loss, one failure, and HOSTILE
+    for the names of a method and of the problem."""
+    store = Store(directory)
+    store.prepare()
+
+    def rows(factor: float) -> list[dict[str, float]]:
+        return [
+            {
+                "step": t,
+                "oracle_calls": calls,
+                "inner_steps": inner,
+                "epoch": calls / 8,
+                "wall_time": 0.5 * t,
+            }
+            | {"loss": factor * value, "gap": value - 0.5, "accuracy": 1 - value / 5}
+            for t, (calls, inner, value) in enumerate(zip(CALLS, INNER, LOSSES, strict=True))
+        ]
+
+    problem = {"name": HOSTILE, "label": f"problem {HOSTILE}"}
+    made = [add_rows(store, rows(1.0), label="A", problem=problem)]
+    for seed, factor in enumerate((2.0, 3.0, 5.0)):
+        made.append(add_rows(store, rows(factor), label="B", seed=seed, problem=problem, lr=1))
+    made.append(add_rows(store, rows(7.0), label=HOSTILE, problem=problem, lr=2))
+    add_rows(store, [], label="A", seed=5, status="failed", reason=HOSTILE, problem=problem)
+    (directory / "plan.json").write_text(json.dumps([{"id": run} for run in made]))

@@ -5,7 +5,6 @@ Outside CI a machine without Chromium skips these tests with the reason; in CI (
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -16,18 +15,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from report_directory import HOSTILE, METHODS, PROBLEMS, add_rows, make
+from report_directory import CALLS, HOSTILE, INNER, LOSSES, METHODS, PROBLEMS, make, make_exact
 from targetopt.bench import palette, report, statistics, verdicts
-from targetopt.bench.store import Store
 from targetopt.bench.verdicts import Verdict
 
 FLAGS = (
     "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
     "--disable-component-update --disable-sync"
 )
-CALLS = [0, 1, 2, 4, 8]
-INNER = [0, 7, 19, 40, 83]
-LOSSES = [4.0, 2.0, 1.0, 0.5, 0.25]
 Open = Callable[..., Any]
 
 
@@ -89,32 +84,9 @@ def grid(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def exact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Numbers a test can foresee: one seed of A, three of B, and a name full of HTML."""
-    store = Store(tmp_path_factory.mktemp("exact"))
-    store.prepare()
-
-    def rows(factor: float) -> list[dict[str, float]]:
-        return [
-            {
-                "step": t,
-                "oracle_calls": c,
-                "inner_steps": i,
-                "epoch": c / 8,
-                "wall_time": 0.5 * t,
-                "loss": factor * v,
-                "gap": v - 0.5,
-                "accuracy": 1 - v / 5,
-            }
-            for t, (c, i, v) in enumerate(zip(CALLS, INNER, LOSSES, strict=True))
-        ]
-
-    problem = {"name": HOSTILE, "label": f"problem {HOSTILE}"}
-    made = [add_rows(store, rows(1.0), label="A", problem=problem)]
-    for seed, factor in enumerate((2.0, 3.0, 5.0)):
-        made.append(add_rows(store, rows(factor), label="B", seed=seed, problem=problem, lr=1))
-    made.append(add_rows(store, rows(7.0), label=HOSTILE, problem=problem, lr=2))
-    (store.directory / "plan.json").write_text(json.dumps([{"id": run} for run in made]))
-    add_rows(store, [], label="A", seed=5, status="failed", reason=HOSTILE, problem=problem)
-    return report.write(store.directory)
+    directory = tmp_path_factory.mktemp("exact")
+    make_exact(directory)
+    return report.write(directory)
 
 
 def readout(page: Any, label: str) -> dict[str, str]:
