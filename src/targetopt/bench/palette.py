@@ -7,9 +7,9 @@ A look is a function of the method alone, never of which other methods are on th
 * baselines are dashed and SSO is solid; a step-size schedule breaks the solid line with dots;
 * anything this table does not know is given a hue, a dash and a marker by a hash of its name.
 
-The hues are those of Okabe and Ito, told apart with any of the common colour-vision deficiencies; dash and
-marker are the second channel. Colours are written in OKLCH, where equal lightness looks equally light, and
-every one keeps a contrast of at least 3 to the page it is drawn on.
+The main hues follow Okabe and Ito's palette, with lightness moved so that every line keeps a contrast
+of at least 3 to the page it is drawn on; dash and marker are the second channel. Colours are written in
+OKLCH, where equal lightness looks equally light.
 
 Reference: M. Okabe, K. Ito, "Color Universal Design", 2008. B. Ottosson, "A perceptual color space for
 image processing", 2020.
