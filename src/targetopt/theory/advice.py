@@ -8,30 +8,36 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike
 
+from targetopt import losses
 from targetopt.theory.conditions import OutsideAssumptions
 from targetopt.theory.constants import loss_constants
 from targetopt.theory.costs import best_inner_steps
 from targetopt.theory.exact_problem import (
     Array,
     ExactProblem,
+    Rows,
     batch_grams,
     sampled_batches,
     sso_steps,
 )
+from targetopt.theory.measure import gradient_noise
 from targetopt.types import BadArgument
 
-_LARGEST = 400  # parameters; a rehearsal keeps a d × d matrix per batch
-_SEEDS = 16
-_MOST_STEPS = 20_000
+_LARGEST = 400  # parameters; a rehearsal keeps a matrix per batch
+_SEEDS = 8
+_WORTH_KNOWING = 30  # times the best cost
+_MOST_STEPS = 5_000
 
 
 @dataclass(frozen=True, eq=False)
 class Measurements:
     """What one full-batch oracle call says of a problem: enough to rehearse it without the oracle.
 
-    Near its minimum the problem is taken as ½ mean_i w_i (x_iᵀθ − y_i)², y_i = z_i − g_i/w_i.
+    The problem is taken as ½ mean_i w_i (x_iᵀθ − y_i)², y_i = z_i − g_i/w_i: exact for the squared loss; for
+    others the better, the nearer θ is to a minimum.
 
     Args:
         X: Jacobian ∂z/∂θ at θ, shape (n, d); the data themselves for a linear model.
@@ -87,6 +93,38 @@ class Measurements:
         curvature = np.maximum(linear.curvature(z), 1e-3 * L)  # flat examples: no Newton step
         return cls(linear.X, z, linear.gradient(z), curvature, L)
 
+    def quadratic(self) -> tuple[ExactProblem, Array]:
+        """The quadratic model, and θ − θ_0 at which its targets are those measured."""
+        X, z = np.asarray(self.X), np.asarray(self.targets)
+        weights = np.asarray(self.curvature)
+        labels = z - np.asarray(self.gradients) / weights
+        theta, *_ = np.linalg.lstsq(X, z, rcond=None)
+        offset = z - X @ theta  # a non-linear model's targets need not lie in the span of X
+        loss = _WeightedSquares(torch.from_numpy(labels - offset), torch.from_numpy(weights))
+        loss.smoothness = self.smoothness
+        return ExactProblem(X, loss), np.asarray(theta)
+
+
+class _WeightedSquares(losses.Squared):
+    """½ w_i (z_i − y_i)²."""
+
+    def __init__(self, y: torch.Tensor, weights: torch.Tensor) -> None:
+        super().__init__(y)
+        self.weights = weights
+        self.strong_convexity = float(weights.min())
+
+    def value(self, z: torch.Tensor) -> torch.Tensor:
+        return self.weights * super().value(z)
+
+    def gradient(self, z: torch.Tensor) -> torch.Tensor:
+        return self.weights * super().gradient(z)
+
+    def curvature(self, z: torch.Tensor) -> torch.Tensor:
+        return self.weights
+
+    def rows(self, index: torch.Tensor) -> _WeightedSquares:
+        return _WeightedSquares(self.y[index], self.weights[index])
+
 
 @dataclass(frozen=True)
 class Advice:
@@ -99,7 +137,7 @@ class Advice:
         batch_size: b.
         oracle_calls: outer steps expected until the accuracy is reached.
         cost: what they cost, in inner gradients of one example.
-        sgd_cost: what the best m = 1 costs (infinite if none gets there).
+        sgd_cost: what the best m = 1 costs (infinite beyond 30 times ``cost``).
         reasons: the reasoning, line by line; ``str(advice)`` joins them.
     """
 
@@ -138,10 +176,12 @@ def advise(
 ) -> Advice:
     """Suggest η, m and b for an oracle that costs τ surrogate gradients, and print why.
 
-    The problem's quadratic model is *rehearsed*: SSO is run on it with each candidate (b, m, η), with no
-    oracle call at all, until the objective is ``accuracy`` times its first distance to the minimum; the
-    cheapest wins. A step costs b(τ + m). Candidates for m come from `best_inner_steps`, for η from 1/L
-    down (smaller η, smaller floor of noise and bias: Thm 4.2, Prop. 4.3).
+    The plan is *rehearsed*: SSO is run with each candidate (b, m, η), on the problem itself if its loss
+    is at hand, on the quadratic model of `Measurements` (no oracle call at all) if not, until the
+    objective's distance to its minimum is ``accuracy`` times the first one; the cheapest wins. A step
+    costs b(τ + m). Candidates for m come from `best_inner_steps`, for η from 1/L down (smaller η,
+    smaller floor of noise and bias: Thm 4.2, Prop. 4.3). Data without a minimiser (separable) are
+    refused; pass ``Measurements.of(problem)`` for them.
 
     Args:
         problem: a linear problem (`targetopt.problems` or `ExactProblem`), or `Measurements`.
@@ -158,29 +198,38 @@ def advise(
         >>> X = rng.normal(size=(64, 4)) * [1.0, 1.0, 0.1, 0.1]
         >>> twin = ExactProblem(X, to.losses.Squared(torch.from_numpy(rng.normal(size=64))))
         >>> cheap, dear = (advise(twin, tau=t, show=False) for t in (0.0, 1000.0))
-        >>> cheap.inner_steps < dear.inner_steps, cheap.oracle_calls > dear.oracle_calls
-        (True, True)
+        >>> cheap.inner_steps < dear.inner_steps
+        True
     """
     if not 0 <= tau < math.inf:
         raise BadArgument(f"tau={tau!r} must be at least 0 and finite: the oracle's relative cost")
     if not 0 < accuracy < 1:
         raise BadArgument(f"accuracy={accuracy!r} must lie between 0 and 1")
-    data = problem if isinstance(problem, Measurements) else Measurements.of(problem, theta)
-    rehearsal = _Rehearsal(data, accuracy, seed)
-    n = rehearsal.n
+    if isinstance(problem, Measurements):
+        exact, start = problem.quadratic()
+    else:
+        exact = ExactProblem.of(problem)
+        start = np.zeros(exact.d) if theta is None else np.asarray(theta, dtype=np.float64)
+        if exact.d > _LARGEST:
+            raise BadArgument(
+                f"the problem has {exact.d} parameters; advice is computed up to {_LARGEST}"
+            )
+    L, _ = loss_constants(exact.loss)
+    rehearsal = _Rehearsal(exact, start, accuracy, seed)
+    n = exact.n
     sizes = _geometric(n) if batch_sizes is None else sorted(set(batch_sizes), reverse=True)
     if not sizes or not all(1 <= b <= n for b in sizes):
         raise BadArgument(f"batch_sizes={batch_sizes!r} must be whole numbers from 1 to n={n}")
     best: _Plan | None = None
     sgd: _Plan | None = None
     for b in sizes:
-        steps = best_inner_steps(tau, max(rehearsal.inner_condition(b), 1.0))
-        for m in sorted({1, max(1, steps // 4), steps, 4 * steps}):
+        steps = best_inner_steps(tau, rehearsal.inner_condition(b))
+        for m in sorted({1, max(1, steps // 4), steps, 4 * steps}, reverse=True):
             for shrink in (0.5, 1, 4, 16):
                 limit = math.inf if best is None else best.cost
-                if m == 1:
-                    limit = math.inf if sgd is None else max(sgd.cost, limit)
-                plan = rehearsal.run(b, m, 0.5 / data.smoothness / shrink, tau, limit)
+                if m == 1:  # worth knowing, even where it loses
+                    limit = _WORTH_KNOWING * limit if sgd is None else max(sgd.cost, limit)
+                plan = rehearsal.run(b, m, 0.5 / L / shrink, tau, limit)
                 if plan is None:
                     continue
                 if best is None or plan.cost < best.cost:
@@ -203,7 +252,7 @@ def advise(
         oracle_calls=best.steps,
         cost=best.cost,
         sgd_cost=math.inf if sgd is None else sgd.cost,
-        reasons=_reasons(rehearsal, data, tau, accuracy, best, sgd),
+        reasons=_reasons(rehearsal, tau, accuracy, best, sgd),
     )
     if show:
         print(advice)
@@ -220,106 +269,91 @@ def _geometric(n: int) -> list[int]:
 
 
 class _Rehearsal:
-    """SSO on the quadratic model, with x = θ − θ*: x ← x − η(R_B W_B X_B x + R_B g*_B)."""
+    """Runs of SSO on a problem that is known exactly, stopped when good enough or too dear."""
 
-    def __init__(self, data: Measurements, accuracy: float, seed: int) -> None:
-        self.X = np.asarray(data.X)
-        self.n, self.d = self.X.shape
-        self.weights = np.asarray(data.curvature)
-        labels = np.asarray(data.targets) - np.asarray(data.gradients) / self.weights
-        root = np.sqrt(self.weights)
-        start, *_ = np.linalg.lstsq(self.X, np.asarray(data.targets), rcond=None)
-        best, *_ = np.linalg.lstsq(root[:, None] * self.X, root * labels, rcond=None)
-        self.start = start - best
-        self.residual = self.weights * (self.X @ best - labels)
-        self.hessian = self.X.T @ (self.weights[:, None] * self.X) / self.n
-        self.wanted = accuracy * float(self.start @ self.hessian @ self.start)
+    def __init__(self, problem: ExactProblem, start: Array, accuracy: float, seed: int) -> None:
+        self.problem = problem
+        self.start = start
+        self.least = float(problem.objective(problem.minimiser))
+        self.wanted = accuracy * (float(problem.objective(start)) - self.least)
         self.rng = np.random.default_rng(seed)
-        count = int(np.clip(4_000_000 // self.d**2, 64, 512))
-        self.count = count
-        self._rows: dict[int, Any] = {}
+        self._rows: dict[int, Rows] = {}
         self._spectra: dict[int, Array] = {}
-        self._parts: tuple[tuple[int, int], Array, Array] | None = None
+        self._table: tuple[tuple[int, int], Array] | None = None
 
-    def rows(self, b: int) -> Any:
+    def spectra(self, b: int) -> Array:
+        """Eigenvalues of X_BᵀX_B/b for some batches."""
         if b not in self._rows:
-            self._rows[b] = sampled_batches(self.n, b, self.count, self.rng)
-            self._spectra[b] = np.asarray(
-                np.linalg.eigvalsh(batch_grams(self.X, self._rows[b])), dtype=np.float64
-            )
-        return self._rows[b]
+            entries = self.problem.d * max(b, self.problem.d)
+            count = int(np.clip(8_000_000 // entries, 32, 512))
+            self._rows[b] = sampled_batches(self.problem.n, b, count, self.rng)
+            grams = batch_grams(self.problem.X, self._rows[b])
+            self._spectra[b] = np.asarray(np.linalg.eigvalsh(grams), dtype=np.float64)
+        return self._spectra[b]
 
     def inner_condition(self, b: int) -> float:
-        """κ_g on the span of the batch's rows, the median batch over the largest curvature."""
-        self.rows(b)
-        spectra = self._spectra[b]
+        """κ_g on the span of the batch's rows: largest curvature over the median batch's least."""
+        spectra = self.spectra(b)
         floor = spectra.max() * 1e-10
         least = np.where(spectra > floor, spectra, np.inf).min(axis=1)
-        return float(spectra.max() / np.median(least))
+        return max(1.0, float(spectra.max() / np.median(least)))
 
     def run(self, b: int, m: int, eta: float, tau: float, limit: float) -> _Plan | None:
         """Rehearse one plan; ``None`` when it costs more than ``limit`` or never arrives."""
-        rows = self.rows(b)
-        relative = 1 / float(self._spectra[b].max())
-        if self._parts is None or self._parts[0] != (b, m):
-            table = sso_steps(self.X, rows, m, relative_step=relative)
-            pull = table @ (self.weights[rows][..., None] * self.X[rows])
-            push = np.einsum("kdb,kb->kd", table, self.residual[rows])
-            self._parts = ((b, m), pull, push)
-        _, pull, push = self._parts
+        problem, relative = self.problem, 1 / float(self.spectra(b).max())
+        rows = self._rows[b]
+        if self._table is None or self._table[0] != (b, m):
+            self._table = ((b, m), sso_steps(problem.X, rows, m, relative_step=relative))
+        table = self._table[1]
         per_step = b * (tau + m)
-        most = int(min(_MOST_STEPS, limit / per_step))
         rng = np.random.default_rng(0)
-        x = np.tile(self.start, (_SEEDS if b < self.n else 1, 1))
-        below = 0
-        for t in range(1, most + 1):
-            k = rng.integers(len(rows), size=len(x))
-            x = x - eta * (np.einsum("sij,sj->si", pull[k], x) + push[k])
-            gap = float(np.einsum("si,ij,sj->s", x, self.hessian, x).mean())
+        theta = np.tile(self.start, (_SEEDS if b < problem.n else 1, 1))
+        lowest, lowest_at = math.inf, 0
+        for t in range(1, int(min(_MOST_STEPS, limit / per_step)) + 1):
+            k = rng.integers(len(rows), size=len(theta))
+            answers = np.take_along_axis(problem.gradient(theta @ problem.X.T), rows[k], axis=1)
+            theta = theta - eta * np.einsum("sdb,sb->sd", table[k], answers)
+            if t & (t - 1) and t % max(1, t // 32):
+                continue  # the objective is looked at some 32 times per doubling of t
+            gap = float(problem.objective(theta).mean()) - self.least
             if gap <= self.wanted:
-                below += 1
-                if below >= (1 if b == self.n else 3):  # there, and not by chance
-                    return _Plan(b, m, eta, relative, t, t * per_step)
-            else:
-                below = 0
+                return _Plan(b, m, eta, relative, t, t * per_step)
+            if gap < 0.99 * lowest:
+                lowest, lowest_at = gap, t
+            elif not gap < math.inf or t > 2 * lowest_at + 200:
+                return None  # at its floor, or on its way out
         return None
 
 
 def _reasons(
-    rehearsal: _Rehearsal,
-    data: Measurements,
-    tau: float,
-    accuracy: float,
-    best: _Plan,
-    sgd: _Plan | None,
+    rehearsal: _Rehearsal, tau: float, accuracy: float, best: _Plan, sgd: _Plan | None
 ) -> tuple[str, ...]:
-    spectrum = np.linalg.eigvalsh(rehearsal.hessian)
+    problem = rehearsal.problem
+    L, _ = loss_constants(problem.loss)
+    weights = problem.curvature(problem.solution)
+    spectrum = np.linalg.eigvalsh(problem.X.T @ (weights[:, None] * problem.X))
     positive = spectrum[spectrum > spectrum[-1] * 1e-12]
-    n, b, m = rehearsal.n, best.batch_size, best.inner_steps
-    noise = (n - b) / b * float(np.mean(rehearsal.residual**2))
-    inner = rehearsal.inner_condition(b)
-    share = data.smoothness * best.eta
+    n, b, m = problem.n, best.batch_size, best.inner_steps
+    inner, share = rehearsal.inner_condition(b), L * best.eta
     lines = [
-        f"problem: n = {n}, {rehearsal.d} parameters, κ_θ = {positive[-1] / positive[0]:.3g} (so many steps "
-        f"per e-fold for gradient descent); L = {data.smoothness:.3g} in target space",
-        f"batch size {b}{' (all data)' if b == n else ''}: noise σ² = {noise:.3g} at the minimum; κ of the "
-        f"targets n/b·L/μ = {n / b * data.smoothness / float(rehearsal.weights.min()):.3g}; inner "
-        f"problems have κ_g = {inner:.3g}",
-        f"m = {m}: at τ = {tau:.6g} an oracle call costs as much as {tau:.6g} inner steps; "
-        f"(τ + m)/(1 − (1 − 1/κ_g)^m) is least near m = {best_inner_steps(tau, max(inner, 1.0))}",
+        f"problem: n = {n}, {problem.d} parameters; κ_θ = {positive[-1] / positive[0]:.3g} at the minimum, "
+        f"so many steps per e-fold for gradient descent; L = {L:.3g} in target space",
+        f"batch size {b}{' (all data)' if b == n else ''}: noise σ² = {gradient_noise(problem, b):.3g} at the "
+        f"minimum; κ of the targets n/b·L/μ = {n / b * L / float(weights.min()):.3g}; inner problems have "
+        f"κ_g = {inner:.3g}",
+        f"m = {m}: an oracle call costs as much as τ = {tau:.6g} inner steps; "
+        f"(τ + m)/(1 − (1 − 1/κ_g)^m) is least near m = {best_inner_steps(tau, inner)}",
         f"lr = {best.eta:.6g} = {share:.3g}/L"
-        + (
-            ""
-            if share > 0.4
-            else ": below 1/(2L), for larger steps stop at a floor of noise and bias"
-        ),
-        f"expected (rehearsed on the quadratic model, no oracle call): {best.steps} oracle calls to reach "
-        f"{accuracy:.3g} of the first gap, cost {best.cost:.4g} inner gradients of one example",
+        + ("" if share > 0.4 else ": larger steps stop at a floor of noise and bias"),
+        f"rehearsed: {best.steps} oracle calls to reach {accuracy:.3g} of the first gap, at a cost of "
+        f"{best.cost:.4g} inner gradients of one example",
     ]
     if sgd is None:
-        lines.append("m = 1 (SGD) does not get there within the rehearsal's limits")
+        lines.append(
+            f"m = 1 (SGD) costs more than {_WORTH_KNOWING} times as much, or never gets there"
+        )
     elif m == 1:
-        lines.append("m = 1 is best here: this is SGD. The oracle is too cheap to save on")
+        lines.append("m = 1 is best here, which is SGD: the oracle is too cheap to save on")
     else:
         lines.append(
             f"the best m = 1 (SGD: b = {sgd.batch_size}, α = {sgd.eta * sgd.relative_step:.3g}) needs "

@@ -123,9 +123,7 @@ class ExactProblem:
                 if size < 1e-12:
                     return self._polished(theta)
             theta = theta - size * step
-        raise OutsideAssumptions(
-            "exact theory", ("a minimiser; Newton's method found none (separable data?)",)
-        )
+        raise OutsideAssumptions("exact theory", ("a minimiser; Newton's method found none",))
 
     def _newton_step(self, theta: Array) -> tuple[Array, Array]:
         """The Newton direction (H⁺∇h) and ∇h."""
@@ -143,7 +141,20 @@ class ExactProblem:
             if length < least:
                 best, least = theta, length
             theta = theta - step
+        self._check_minimum(best)
         return best
+
+    def _check_minimum(self, theta: Array) -> None:
+        """Refuse a point where only the curvature's decay made the gradient small."""
+        columns, sizes, _ = np.linalg.svd(self.X, full_matrices=False)
+        columns = columns[:, sizes > sizes[0] * 1e-12]
+        weights = self.curvature(self.X @ theta)
+        least = float(np.linalg.eigvalsh(columns.T @ (weights[:, None] * columns))[0])
+        if least < 1e-10 * loss_constants(self.loss)[0]:
+            raise OutsideAssumptions(
+                "exact theory",
+                ("a minimiser: the objective falls for ever in some direction (separable data)",),
+            )
 
     @cached_property
     def solution(self) -> Array:
