@@ -1,0 +1,61 @@
+"""The README's example, and the examples, do what they say, each in a process of its own."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+def python(*arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_readme_example_runs_and_learns():
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    (loss,) = re.findall(r"loss (\d\.\d+) after 20 oracle calls", python("-c", block))
+    assert float(loss) < 0.1
+
+
+def test_readme_links_lead_somewhere():
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    missing = [
+        f"{page.name} -> {target}"
+        for page in pages
+        for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text())
+        if not (page.parent / target).exists()
+    ]
+    assert not missing
+
+
+@pytest.mark.parametrize("page", sorted(p.name for p in (ROOT / "docs").glob("*.md")))
+def test_pages_speak_python_that_compiles(page):
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL)
+    for block in blocks:
+        compile(block, page, "exec")
+
+
+def test_a_new_rule_is_one_file():
+    lines = python("examples/new_rule.py").splitlines()
+    losses = [float(re.search(r"loss (\d\.\d+)", line).group(1)) for line in lines]
+    assert len(losses) == 3
+    assert all(loss < 0.2 for loss in losses)
+
+
+def test_ask_and_tell_in_processes_of_their_own():
+    losses = [float(x) for x in re.findall(r"loss (\d\.\d+)", python("examples/ask_tell.py"))]
+    assert len(losses) == 3
+    assert losses[2] < losses[1] < losses[0]
