@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from targetopt import problems
 from targetopt.problems.data import DownloadError, MismatchError, fetch, find
 from targetopt.problems.data import transfer as transfer_module
 
@@ -200,6 +201,18 @@ def test_errors_of_the_server(server: Server, text: bytes) -> None:
     server.statuses = [503, 500]
     assert fetch(MUSHROOMS).path.read_bytes() == text
     assert len(server.requests) == 4
+
+
+def test_a_problem_shows_the_download_of_its_data(
+    server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.pause = 0.001
+    problems.get("mushrooms")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == f"mushrooms: 0 % of {len(server.content):,} bytes"
+    assert lines[-1] == f"mushrooms: 100 % of {len(server.content):,} bytes"
+    problems.get("mushrooms")
+    assert capsys.readouterr().err == ""  # it is here now
 
 
 def start_fetch() -> subprocess.Popen[str]:

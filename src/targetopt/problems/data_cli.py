@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
 from rich.table import Table
 
 from targetopt.problems.data import CATALOGUE, DataError, Dataset, fetch, find, locate
 from targetopt.problems.data.files import data_directories
+from targetopt.problems.data.progress import ShownProgress
 from targetopt.problems.data.store import read_verified
-from targetopt.problems.data.transfer import Progress as OnProgress
 
 app = typer.Typer(
     name="data",
@@ -88,7 +79,7 @@ def fetch_data(names: Names = None, data_dir: DataDir = None) -> None:
     """
     for dataset in _chosen(names, lambda dataset: dataset.url is not None):
         try:
-            with _progress(dataset.name) as progress:
+            with ShownProgress(dataset.name) as progress:
                 loaded = fetch(dataset, data_dir=data_dir, progress=progress)
         except DataError as error:
             _fail(str(error))
@@ -169,31 +160,3 @@ def _verdict(dataset: Dataset) -> str:
 def _fail(message: str) -> NoReturn:
     typer.echo(f"error: {message}", err=True)
     raise typer.Exit(1)
-
-
-@contextmanager
-def _progress(name: str) -> Iterator[OnProgress]:
-    """A bar on a terminal; elsewhere a line at every tenth."""
-    if sys.stderr.isatty():
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            DownloadColumn(),
-            TransferSpeedColumn(),
-            TimeRemainingColumn(),
-        )
-        with Progress(*columns, console=Console(stderr=True)) as bar:
-            task = bar.add_task(name)
-            yield lambda done, total: bar.update(task, completed=done, total=total)
-        return
-    shown = -1
-
-    def line(done: int, total: int | None) -> None:
-        nonlocal shown
-        tenth = 10 * done // total if total else done >> 20
-        if tenth != shown:
-            shown = tenth
-            share = f"{100 * done // total} %" if total else f"{done >> 20} MiB"
-            typer.echo(f"{name}: {share} of {total or '?'} bytes", err=True)
-
-    yield line

@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
-from filelock import FileLock
 
 from targetopt.losses import Squared
 from targetopt.problems.base import Reference
-from targetopt.problems.data.files import user_cache, write_atomically
+from targetopt.problems.data.files import FileLock, user_cache, write_atomically
 from targetopt.problems.least_squares import least_squares
 from targetopt.problems.objective import LinearObjective
 

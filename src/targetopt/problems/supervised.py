@@ -9,6 +9,7 @@ import numpy as np
 from targetopt.losses import CrossEntropy
 from targetopt.problems import data
 from targetopt.problems.base import Array
+from targetopt.problems.data.progress import ShownProgress
 from targetopt.problems.linear import LinearProblem, binary_loss
 from targetopt.problems.registry import register
 
@@ -23,7 +24,8 @@ def _libsvm(name: str) -> Callable[..., LinearProblem]:
     def build(loss: str = "logistic", bias: bool = False, l2: float = 0.0) -> LinearProblem:
         kind = binary_loss(loss)
         dataset = data.find(name)
-        loaded = data.load(dataset).data
+        with ShownProgress(name) as progress:
+            loaded = data.load(dataset, progress=progress).data
         return LinearProblem(
             _label(dataset.label, loss, bias, l2),
             loaded.X,

@@ -6,7 +6,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-import platformdirs
+try:
+    import platformdirs
+    from filelock import FileLock
+except ImportError as error:
+    raise ImportError(
+        f"targetopt.problems needs {error.name}. Install the extra: pip install 'targetopt[bench]'"
+    ) from error
+
+__all__ = ["FileLock", "data_directories", "user_cache", "write_atomically"]
 
 
 def user_cache() -> Path:

@@ -4,8 +4,6 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from filelock import FileLock
-
 from targetopt.problems.data.cache import read_parsed
 from targetopt.problems.data.catalogue import LIBSVM, Dataset
 from targetopt.problems.data.errors import (
@@ -15,7 +13,7 @@ from targetopt.problems.data.errors import (
     MissingError,
     ParseError,
 )
-from targetopt.problems.data.files import data_directories
+from targetopt.problems.data.files import FileLock, data_directories
 from targetopt.problems.data.matrix import LabelledMatrix
 from targetopt.problems.data.transfer import Progress, download
 
