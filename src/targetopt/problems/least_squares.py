@@ -20,9 +20,8 @@ def least_squares(X: Any, y: Array, l2: float) -> tuple[Array, str | None]:
 
     Dense or small X: by orthogonal factorisation of X itself (not of XᵀX), so that ill-conditioned
     problems lose no digits. Large sparse X: by conjugate gradients; where l2 = 0 and hence nothing
-    bounds the condition number, only on the *core* that :func:`peel` leaves. That core may still be
-    out of reach: documents that are the same but for the rounding of their printed digits, with
-    different labels, put the minimum at the mercy of those digits.
+    bounds the condition number, only on the *core* that :func:`peel` leaves. That core
+    may still be too ill-conditioned to converge on.
     """
     n, d = X.shape
     if not is_sparse(X) or n * d <= _DENSE_ENTRIES:
