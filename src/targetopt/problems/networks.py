@@ -135,7 +135,8 @@ def matrix_factorisation(
     value is known (Eckart–Young on the images of the data): 0 when ``rank`` ≥ min(inputs, outputs).
 
     Reference:
-        The problem of the authors' code, from Vaswani et al., "Painless stochastic gradient", 2019.
+        In the manner of the matrix factorisation of Vaswani et al., "Painless stochastic gradient",
+        2019, which the paper's authors' code takes up.
     """
     if not 1 <= kappa < np.inf:
         raise BadArgument(f"kappa={kappa!r} must be at least 1 and finite")
