@@ -93,7 +93,9 @@ def demo(
         _announce(f"{experiment.name}: results go to {out}")
         summary = run_experiment(experiment, out, jobs=jobs, display=display_for(console))
         _conclude(summary)
-        console.print(demonstration.table(out))
+        for table in demonstration.tables(out):
+            console.print(table)
+        _announce("Medians over seeds at the end of each run; the same oracle calls for all.")
         report(out)
 
 
@@ -150,7 +152,7 @@ def run(
             display=display_for(console),
         )
         _conclude(summary)
-        console.print(f"Next: targetopt report {shlex.quote(str(directory))}", highlight=False)
+        _announce(f"Next: targetopt report {shlex.quote(str(directory))}")
         if summary.statuses.get("failed") or summary.statuses.get("timeout"):
             raise typer.Exit(1)
 

@@ -1,14 +1,25 @@
 """``targetopt demo``: SSO and its variants against their rivals, on data that come embedded."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+from rich import box
 from rich.table import Table
 
 from targetopt.bench.spec import Experiment
 from targetopt.bench.store import Store
 
 M = [1, 20, 100]
+COLUMNS = {
+    "loss": ("loss", "{:.3g}"),
+    "accuracy": ("accuracy", "{:.1f} %"),
+    "oracle_calls": ("oracle calls", "{:.0f}"),
+    "value_calls": ("value calls", "{:.0f}"),
+    "inner_steps": ("inner steps", "{:.0f}"),
+    "wall_time": ("seconds", "{:.2f}"),
+}
+"""What the tables in the terminal show: heading and format of each column."""
 
 
 def experiment(seeds: int) -> Experiment:
@@ -24,7 +35,7 @@ def experiment(seeds: int) -> Experiment:
             {"name": "sso", "m": M},
             {"name": "sso", "rule": "line-search", "m": M},
             {"name": "sso", "rule": "adagrad", "m": M},
-            {"name": "sso", "rule": "newton", "m": M},
+            {"name": "sso", "rule": "newton", "m": M, "lr": 0.1},
             {"name": "sgd", "lr": 0.1},
             {"name": "sls"},
             {"name": "adam", "lr": 0.01},
@@ -34,32 +45,23 @@ def experiment(seeds: int) -> Experiment:
     )
 
 
-def table(directory: str | Path) -> Table:
-    """Medians over seeds at the end of the runs, best loss first within each problem."""
-    groups: dict[str, dict[str, list[tuple[float, ...]]]] = {}
+def tables(directory: str | Path) -> Iterator[Table]:
+    """A table for each problem: medians over seeds at the end of the runs, the best loss first."""
+    groups: dict[str, dict[str, list[list[float]]]] = {}
     for run in Store(directory).load():
         if run.manifest["status"] == "done":
             problem, method = run.manifest["problem"]["label"], run.manifest["method"]["label"]
-            accuracy = run.columns.get("accuracy", np.array([np.nan]))
-            columns = ("loss", "oracle_calls", "value_calls", "inner_steps", "wall_time")
-            last = (*(float(run.columns[name][-1]) for name in columns), float(accuracy[-1]))
+            columns = {**run.columns, "accuracy": 100 * run.columns["accuracy"]}
+            last = [float(columns[name][-1]) for name in COLUMNS]
             groups.setdefault(problem, {}).setdefault(method, []).append(last)
-    shown = Table("problem", "method", title="At the end of each run (medians over seeds)")
-    for heading in ("loss", "accuracy", "oracle calls", "value calls", "inner steps", "seconds"):
-        shown.add_column(heading, justify="right")
     for problem, methods in groups.items():
+        shown = Table(title=problem, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+        shown.add_column("method", no_wrap=True)
+        for heading in COLUMNS.values():
+            shown.add_column(heading[0], justify="right")
         medians = {method: np.median(values, axis=0) for method, values in methods.items()}
         for method, median in sorted(medians.items(), key=lambda item: item[1][0]):
-            loss, oracle, value, inner, seconds, accuracy = median
-            shown.add_row(
-                problem,
-                method,
-                f"{loss:.3g}",
-                f"{100 * accuracy:.1f} %",
-                f"{oracle:.0f}",
-                f"{value:.0f}",
-                f"{inner:.0f}",
-                f"{seconds:.2f}",
-            )
-        shown.add_section()
-    return shown
+            formats = [heading[1] for heading in COLUMNS.values()]
+            cells = [form.format(value) for form, value in zip(formats, median, strict=True)]
+            shown.add_row(method, *cells)
+        yield shown

@@ -3,7 +3,7 @@
 import contextlib
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from targetopt.types import TargetoptError
@@ -43,24 +43,38 @@ def explained(path: Path) -> Iterator[None]:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Replace ``path`` by ``data``, so that a reader, or a power cut, sees the old or the new.
+    """Replace ``path`` by ``data``, so that a reader, or a power cut, sees the old or the new."""
+    write_in_order([(path, data)])
 
-    The temporary name is fixed (``<name>.tmp``): whoever writes holds the claim on the file, and
-    what a killed writer left is overwritten by the next one instead of piling up.
+
+def write_in_order(files: Sequence[tuple[Path, bytes]]) -> None:
+    """Write files of one directory whole; each appears only after those before it.
+
+    All are on the disk under temporary names before the first is renamed, so a full disk changes
+    none of them. The temporary names are fixed (``<name>.tmp``): whoever writes holds the claim on
+    the files, and what a killed writer left is overwritten by the next one instead of piling up.
     """
-    temporary = path.with_name(path.name + ".tmp")
-    with explained(path):
-        try:
-            with open(temporary, "wb") as file:
+    with contextlib.ExitStack() as leftovers:
+        renames = []
+        for path, data in files:
+            temporary = path.with_name(path.name + ".tmp")
+            leftovers.callback(_remove, temporary)
+            with explained(path), open(temporary, "wb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(temporary, path)
-        except OSError:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
-            raise
-        _sync_directory(path.parent)
+            renames.append((temporary, path))
+        for temporary, path in renames:
+            with explained(path):
+                os.replace(temporary, path)
+        leftovers.pop_all()
+    with explained(files[-1][0]):
+        _sync_directory(files[-1][0].parent)
+
+
+def _remove(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.unlink()
 
 
 def _sync_directory(directory: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from targetopt.bench.local import AHEAD, WORKER_ENVIRONMENT, one_thread
 from targetopt.bench.work import Event, Task, perform
+from targetopt.types import MissingCapability
 
 
 class RayExecutor:
@@ -20,7 +21,7 @@ class RayExecutor:
         try:
             import ray
         except ImportError as error:
-            raise ImportError(
+            raise MissingCapability(
                 "--executor ray needs Ray, which is not installed: pip install 'targetopt[ray]'"
             ) from error
         self.ray: Any = ray

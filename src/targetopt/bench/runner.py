@@ -237,8 +237,7 @@ def _keep_house(store: Store, config: RunConfig) -> None:
     shown = (manifest["problem"]["label"], manifest["method"]["label"])
     if labels != shown and store.claims.take(config.id):
         try:
-            manifest["problem"]["label"], manifest["method"]["label"] = labels
-            store.save_manifest(manifest)
+            store.relabel(manifest, *labels)
         finally:
             store.claims.release(config.id)
 

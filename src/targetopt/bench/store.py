@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from targetopt.bench.claims import Claims
-from targetopt.bench.files import StoreError, explained, write_whole
+from targetopt.bench.files import StoreError, explained, write_in_order, write_whole
 
 COUNTS = ("oracle_calls", "value_calls", "inner_steps", "forward_calls", "backward_calls")
 """What was paid for, exactly; integer columns of every metrics file."""
@@ -131,12 +131,14 @@ class Store:
         table = to_table(run, rows)
         buffer = pa.BufferOutputStream()
         pq.write_table(table, buffer)
-        write_whole(self.metrics_path(run), buffer.getvalue().to_pybytes())
-        self.save_manifest({**manifest, "rows": table.num_rows, "digest": digest(table)})
+        content = {**manifest, "rows": table.num_rows, "digest": digest(table)}
+        metrics = (self.metrics_path(run), buffer.getvalue().to_pybytes())
+        write_in_order([metrics, (self.manifest_path(run), to_json(content))])
 
-    def save_manifest(self, manifest: Manifest) -> None:
-        text = json.dumps(manifest, indent=1, ensure_ascii=False, allow_nan=False)
-        write_whole(self.manifest_path(manifest["id"]), text.encode())
+    def relabel(self, manifest: Manifest, problem: str, method: str) -> None:
+        """Show a run under other labels. The caller holds the claim on the run."""
+        manifest["problem"]["label"], manifest["method"]["label"] = problem, method
+        write_whole(self.manifest_path(manifest["id"]), to_json(manifest))
 
     def drop_checkpoint(self, run: str) -> None:
         with explained(self.checkpoint_path(run)):
@@ -180,6 +182,10 @@ def to_table(run: str, rows: Sequence[Row]) -> pa.Table:
             values = [float(row.get(name, float("nan"))) for row in rows]
             columns[name] = pa.array(values, pa.float64())
     return pa.table(columns).replace_schema_metadata({"run": run})
+
+
+def to_json(manifest: Manifest) -> bytes:
+    return json.dumps(manifest, indent=1, ensure_ascii=False, allow_nan=False).encode()
 
 
 def digest(table: pa.Table) -> str:
