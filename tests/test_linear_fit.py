@@ -115,7 +115,7 @@ def test_hundred_steps_in_every_form_and_backend(form, dense):
 )
 def test_every_loss(name, loss):
     X, y = data(loss=loss)
-    for rule, lr in [(to.Newton(), 0.5), (to.LineSearch(), None), (to.GradientStep(), 0.3)]:
+    for rule, lr in [(to.Newton(), 0.5), (to.LineSearch(c=0.4), None), (to.GradientStep(), 0.3)]:
         # stopped where the autograd path still has digits to decide with
         inner = to.Armijo(max_steps=10, stopping=to.Stopping(gradient_tolerance=1e-5))
         options = {"rule": rule, "inner": inner, "lr": lr}

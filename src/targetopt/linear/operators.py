@@ -201,7 +201,7 @@ def design(X: Any) -> Design:
             "use X[:, None], for one example X[None, :]."
         )
     _check_size(array.shape)
-    array = np.ascontiguousarray(array, dtype=np.float64)
+    array = writeable(array, np.float64)
     if not np.isfinite(array).all():
         _raise_not_finite((~np.isfinite(array)).any(axis=1).nonzero()[0])
     return DenseDesign(array)
@@ -223,14 +223,12 @@ def _sparse_design(X: Any) -> SparseDesign:
     if not csr.has_canonical_format:
         csr = csr.copy()
         csr.sum_duplicates()
-    data = np.ascontiguousarray(csr.data, dtype=np.float64)
-    indptr = np.ascontiguousarray(csr.indptr, dtype=np.int64)
+    data = writeable(csr.data, np.float64)
+    indptr = writeable(csr.indptr, np.int64)
     if not np.isfinite(data).all():
         entries = (~np.isfinite(data)).nonzero()[0]
         _raise_not_finite(np.unique(np.searchsorted(indptr, entries, side="right") - 1))
-    return SparseDesign(
-        indptr, np.ascontiguousarray(csr.indices, dtype=np.int32), data, csr.shape[1]
-    )
+    return SparseDesign(indptr, writeable(csr.indices, np.int32), data, csr.shape[1])
 
 
 def _check_structure(csr: Any) -> None:
@@ -260,6 +258,11 @@ def _raise_not_finite(rows: NDArray[np.intp]) -> None:
         f"X must be finite; rows {rows[:5].tolist()} hold nan or inf ({rows.size} rows in all). "
         "Impute or drop them."
     )
+
+
+def writeable(array: Any, dtype: Any) -> Any:
+    """A contiguous array that may be written to (compiled code is specialised on that)."""
+    return np.require(array, dtype=dtype, requirements=["C", "W"])
 
 
 def checked_index(index: ArrayLike, n: int) -> Index:

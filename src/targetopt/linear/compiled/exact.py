@@ -7,7 +7,14 @@ from numpy.typing import NDArray
 
 from targetopt.linear.compiled import batch
 from targetopt.linear.compiled.jit import jit
-from targetopt.linear.compiled.quadratic import Problem, dot, gradient, moved, probe
+from targetopt.linear.compiled.quadratic import (
+    Problem,
+    count_products,
+    dot,
+    gradient,
+    moved,
+    probe,
+)
 from targetopt.linear.spec import DUAL, MATVEC
 
 Array = NDArray[np.float64]
@@ -36,9 +43,9 @@ def exact(problem: Problem) -> tuple[Array, float]:
 def _dual(problem: Problem) -> Array:
     """(DKD + λ)y = right side, D = √(W/b): θ* = θ_t + XᵀDy, and with λ > 0 simply XᵀDy."""
     X, decay, b = problem.X, problem.decay, problem.X.rows
-    root = np.sqrt(problem.metric / b)
-    system = np.empty((b, b))
-    right = np.empty(b)
+    root, system, right = np.empty(b), np.empty((b, b)), np.empty(b)
+    for i in range(b):
+        root[i] = np.sqrt(problem.metric[i] / b)
     for i in range(b):
         for j in range(b):
             system[i, j] = root[i] * problem.gram[i, j] * root[j]
@@ -48,19 +55,19 @@ def _dual(problem: Problem) -> Array:
             wanted += problem.metric[i] * problem.targets[i]
         right[i] = wanted / (b * root[i])
     factor = _factorise(system)
-    y = np.zeros(b)
-    full, p, residual = np.empty(X.width), np.empty(b), right.copy()
+    y, shift = np.zeros(b), np.empty(b + 1)
+    p, residual = np.empty(b), right.copy()
     for _ in range(1 + REFINEMENTS):  # residuals from X itself: the Gram matrix has fewer digits
-        y += _apply_inverse(factor, residual)
-        full[:] = 0.0
-        batch.add_rmatvec(X, root * y, full)
+        correction = _apply_inverse(factor, residual)
+        for i in range(b):
+            y[i] += correction[i]
+            shift[i] = root[i] * y[i]
+        full = np.zeros(X.width)
+        batch.add_rmatvec(X, shift[:-1], full)
         batch.matvec(X, full, p)
-        problem.products[:] += 1
+        count_products(problem)
         for i in range(b):
             residual[i] = right[i] - root[i] * p[i] - decay * y[i]
-    shift = np.empty(b + 1)
-    for i in range(b):
-        shift[i] = root[i] * y[i]
     shift[b] = -1.0 if decay > 0.0 else 0.0
     return shift
 
@@ -74,17 +81,20 @@ def _primal(problem: Problem) -> Array:
         system[j, j] += decay
     start = gradient(problem)
     factor = _factorise(system)
-    shift, p = np.zeros(X.width + 1), np.empty(b)
-    residual = -start[:-1]
+    shift, p, residual = np.zeros(X.width + 1), np.empty(b), np.empty(X.width)
+    for j in range(X.width):
+        residual[j] = -start[j]
     for _ in range(1 + REFINEMENTS):
-        shift[:-1] += _apply_inverse(factor, residual)
+        correction = _apply_inverse(factor, residual)
+        for j in range(X.width):
+            shift[j] += correction[j]
         batch.matvec(X, shift, p)
         for i in range(b):
             p[i] *= -problem.metric[i] / b
         for j in range(X.width):
             residual[j] = -start[j] - decay * shift[j]
         batch.add_rmatvec(X, p, residual)
-        problem.products[:] += 1
+        count_products(problem)
     shift[-1] = -1.0 if decay > 0.0 else 0.0
     return shift
 
@@ -95,12 +105,14 @@ def _conjugate_gradients(problem: Problem) -> Array:
     start = gradient(problem)
     size = start.size
     shift, p, image = np.zeros(size), np.empty(problem.X.rows), np.zeros(size)
+    residual = np.empty(size)
     start[-1] = 0.0
     goal, best = CONVERGED * CONVERGED * dot(start, start), np.inf
     for restart in range(RESTARTS):
         if restart > 0:
             probe(problem, shift, p, image)
-        residual = -start - image
+        for i in range(size):
+            residual[i] = -start[i] - image[i]
         squared = dot(residual, residual)
         if squared <= goal or not squared < 0.25 * best:
             break
@@ -177,7 +189,9 @@ def _apply_inverse(factor: tuple[Array, Array], right: Array) -> Array:
 def _decrease(problem: Problem, shift: Array) -> float:
     """q(θ_t) − q(θ_t + shift), from the change of the targets."""
     X, decay, b = problem.X, problem.decay, problem.X.rows
-    d = moved(problem, shift) - problem.theta
+    d = moved(problem, shift)
+    for j in range(d.size):
+        d[j] -= problem.theta[j]
     p = np.empty(b)
     batch.matvec(X, d, p)
     problem.products[0] += 1

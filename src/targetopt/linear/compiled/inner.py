@@ -41,7 +41,7 @@ def solve_inner(
     if targets.shape[1] > 1:
         return plain.solve_inner(X, theta, targets, slope, metric, decay, solver, step, form)
     products = np.zeros(2, np.int64)
-    weights = np.ascontiguousarray(np.broadcast_to(metric.reshape(-1), targets.shape[:1]))
+    weights = np.broadcast_to(metric.reshape(-1), targets.shape[:1]).copy()
     found, form, outcome = _solve(
         matrix_of(X),
         np.ascontiguousarray(theta[:, 0]),

@@ -59,6 +59,15 @@ def dot(a: Array, b: Array) -> float:
 
 
 @jit
+def scaled(a: Array, factor: float) -> Array:
+    """factor · a (a loop: numba compiles array expressions slowly)."""
+    out = np.empty(a.size)
+    for i in range(a.size):
+        out[i] = factor * a[i]
+    return out
+
+
+@jit
 def setup(
     X: Batch,
     form: int,
@@ -75,7 +84,7 @@ def setup(
     if form == DUAL:
         gram = batch.gram_dual(X)
     elif form == PRIMAL:
-        gram = batch.gram_primal(X, metric / X.rows)
+        gram = batch.gram_primal(X, scaled(metric, 1.0 / X.rows))
     trace = 0.0
     for i in range(gram.shape[0]):
         trace += gram[i, i]
@@ -101,6 +110,13 @@ def symmetric_product(gram: Array, v: Array, out: Array) -> None:
         row, v1 = gram[j], v[j]
         for i in range(n):
             out[i] += row[i] * v1
+
+
+@jit
+def count_products(problem: Problem) -> None:
+    """One product with X and one with Xᵀ."""
+    problem.products[0] += 1
+    problem.products[1] += 1
 
 
 @jit
@@ -141,7 +157,7 @@ def probe(problem: Problem, x: Array, p: Array, image: Array) -> tuple[float, fl
             image[i] = weighted * share + decay * v[i]
         squared += r * (along + r * problem.length)
         if squared < CANCELLED * (problem.trace * size + r * r * problem.length):
-            full = r * problem.theta
+            full = scaled(problem.theta, r)
             batch.add_rmatvec(X, v, full)
             problem.products[1] += 1
             squared, bend = _through_targets(problem, full, r, p)
@@ -182,7 +198,7 @@ def gradient(problem: Problem) -> Array:
         if problem.decay > 0.0:
             for j in range(problem.X.width):
                 x[j] = problem.decay * problem.theta[j]
-        batch.add_rmatvec(problem.X, problem.slope / b, x)
+        batch.add_rmatvec(problem.X, scaled(problem.slope, 1.0 / b), x)
         problem.products[1] += 1
     x[-1] = problem.decay
     return x
@@ -191,13 +207,14 @@ def gradient(problem: Problem) -> Array:
 @jit
 def moved(problem: Problem, shift: Array) -> Array:
     """θ on the active columns at θ_t + shift (coordinates)."""
-    theta = problem.theta.copy()
     if problem.form == DUAL:
-        theta *= 1.0 + shift[-1]
+        theta = scaled(problem.theta, 1.0 + shift[-1])
         batch.add_rmatvec(problem.X, shift[:-1], theta)
         problem.products[1] += 1
     else:
-        theta += shift[:-1]
+        theta = scaled(problem.theta, 1.0)
+        for j in range(theta.size):
+            theta[j] += shift[j]
     return theta
 
 
@@ -205,7 +222,8 @@ def moved(problem: Problem, shift: Array) -> Array:
 def covector(problem: Problem, x: Array, out: Array) -> None:
     """The coordinates' linear functional y ↦ ⟨x, y⟩ (inner product of parameters)."""
     if problem.form != DUAL:
-        out[:] = x
+        for j in range(x.size):
+            out[j] = x[j]
         out[-1] *= problem.outside
         return
     r = x[-1]
@@ -219,8 +237,8 @@ def covector(problem: Problem, x: Array, out: Array) -> None:
     out[-1] = along + r * problem.length
     squared += r * out[-1]
     if squared < CANCELLED * (problem.trace * size + r * r * problem.length):
-        full = r * problem.theta
+        full = scaled(problem.theta, r)
         batch.add_rmatvec(problem.X, x[:-1], full)
         batch.matvec(problem.X, full, out[:-1])
-        problem.products[:] += 1
+        count_products(problem)
         out[-1] = dot(full, problem.theta) + r * problem.outside

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from targetopt.linear.compiled import tridiagonal
 from targetopt.linear.compiled.exact import exact
 from targetopt.linear.compiled.jit import jit
 from targetopt.linear.compiled.quadratic import Problem, covector, dot, gradient, probe
@@ -54,6 +55,10 @@ def _armijo(problem: Problem, solver: SolverSpec, alpha: float) -> Outcome:
     shift, image = np.zeros(x.size), np.empty(x.size)
     p = np.empty(problem.X.rows)
     total, steps = 0.0, 0
+    if tridiagonal.worthwhile(problem, solver):
+        steps, total, reason, alpha = tridiagonal.descend(problem, solver, x, shift, alpha)
+        if reason != tridiagonal.UNFINISHED:
+            return Outcome(shift, steps, total, reason, alpha)
     while steps < solver.max_steps:
         squared, bend = probe(problem, x, p, image)
         if squared == 0.0 or squared**0.5 <= solver.gradient_tolerance:
