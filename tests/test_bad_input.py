@@ -9,139 +9,32 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import targetopt as to
-from core_parts import fingerprint, identical, moody_mlp
-
-ROWS = 10
-
-
-@dataclass
-class Run:
-    """A model with dropout and BatchNorm in mid-training, ten examples, two good steps behind it."""
-
-    rule: to.Rule
-    inner: to.Inner
-    model: nn.Module = field(init=False)
-    opt: to.SSO = field(init=False)
-
-    def __post_init__(self) -> None:
-        torch.manual_seed(0)
-        data = torch.Generator().manual_seed(1)
-        self.x = torch.randn(ROWS, 4, dtype=torch.float64, generator=data)
-        self.y = torch.randn(ROWS, dtype=torch.float64, generator=data)
-        self.model = moody_mlp()
-        self.opt = to.SSO(self.model.parameters(), lr=0.5, rule=self.rule, inner=self.inner)
-        self.good_steps(2)
-
-    def forward(self) -> Tensor:
-        return self.model(self.x)[:, 0]
-
-    @property
-    def oracle(self) -> to.LossOracle:
-        return to.LossOracle(to.losses.Squared(self.y))
-
-    def good_steps(self, count: int) -> list[to.StepReport]:
-        return [self.opt.step(self.forward, self.oracle) for _ in range(count)]
-
-
-def spoiled_rows(losses: float = 0.0, gradients: float = 0.0) -> to.GradientOracle:
-    def query(z: Tensor) -> tuple[Tensor, Tensor]:
-        bad = torch.zeros(ROWS, dtype=z.dtype)
-        bad[[3, 7]] = 1.0
-        return z.square() / 2 + torch.where(bad > 0, losses, 0.0), z + torch.where(
-            bad > 0, gradients, 0.0
-        )
-
-    return to.GradientOracle(query)
-
-
-def answers(losses: Any, gradients: Any) -> to.GradientOracle:
-    return to.GradientOracle(lambda z: (losses, gradients))
-
-
-def on_call(number: int, run: Run, action: Callable[[Tensor], Tensor]) -> Callable[[], Tensor]:
-    """The run's forward; its ``number``-th call has something done to its targets."""
-    calls = 0
-
-    def forward() -> Tensor:
-        nonlocal calls
-        calls += 1
-        z = run.forward()
-        return action(z) if calls == number else z
-
-    return forward
-
-
-def raising(error: BaseException) -> Callable[..., Any]:
-    def fail(*_args: object) -> Any:
-        raise error
-
-    return fail
-
-
-def step(
-    forward: Callable[[Run], Callable[[], Any]] = lambda run: run.forward,
-    oracle: Callable[[Run], Any] = lambda run: run.oracle,
-    **options: Any,
-) -> Callable[[Run], Any]:
-    return lambda run: run.opt.step(forward(run), oracle(run), **options)
-
-
-def with_group(**values: Any) -> Callable[[Run], Any]:
-    """A step with other values in the parameter group, which are put back after."""
-
-    def act(run: Run) -> None:
-        group = run.opt.param_groups[0]
-        kept = {name: group[name] for name in values}
-        group.update(values)
-        try:
-            run.good_steps(1)
-        finally:
-            group.update(kept)
-
-    return act
-
-
-def with_part(**parts: Any) -> Callable[[Run], Any]:
-    """A step with another rule, inner solver or schedule."""
-
-    def act(run: Run) -> None:
-        kept = {name: getattr(run.opt, name) for name in parts}
-        for name, part in parts.items():
-            setattr(run.opt, name, part)
-        try:
-            run.good_steps(1)
-        finally:
-            for name, part in kept.items():
-                setattr(run.opt, name, part)
-
-    return act
-
-
-def by_grad_scaler(run: Run) -> None:
-    scaler = torch.amp.GradScaler("cpu")
-    scaler.scale(torch.ones(()))
-    scaler.step(run.opt, run.forward, run.oracle)
-
-
-def inside_autocast(run: Run) -> None:
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        run.good_steps(1)
-
-
-def of_another_model(run: Run) -> Callable[[], Tensor]:
-    with torch.random.fork_rng():
-        other = moody_mlp()
-    return lambda: other(run.x)[:, 0]
-
+from core_parts import fingerprint, identical
+from spoiled_steps import (
+    Run,
+    answers,
+    by_grad_scaler,
+    entropy_of_logits,
+    inside_autocast,
+    of_another_model,
+    on_call,
+    raising,
+    spoiled_rows,
+    step,
+    with_group,
+    with_newton,
+    with_part,
+    with_rule,
+    with_unknown_smoothness,
+)
 
 TEACHER = nn.Linear(1, 1).double()
 
@@ -366,7 +259,7 @@ CASES: dict[str, tuple[Callable[[Run], Any], type[BaseException], str]] = {
         r"shape \(10,\); got \(\)",
     ),
     "unknown smoothness": (
-        lambda run: with_unknown_smoothness(run),
+        with_unknown_smoothness,
         to.MissingCapability,
         r"lr=None means 1/\(2L\).*does not say its smoothness.*Pass lr=.*LineSearch",
     ),
@@ -376,7 +269,7 @@ CASES: dict[str, tuple[Callable[[Run], Any], type[BaseException], str]] = {
         r"probabilities of shape \(n, k\); the forward gives \(10,\).*softmax",
     ),
     "entropy of logits": (
-        lambda run: entropy_of_logits(run),
+        entropy_of_logits,
         to.BadForward,
         "probabilities, rows ≥ 0 with sum 1; row 0 has smallest entry.*softmax",
     ),
@@ -415,35 +308,6 @@ CASES: dict[str, tuple[Callable[[Run], Any], type[BaseException], str]] = {
         "one parameter group.*Pass all parameters in one list",
     ),
 }
-
-
-def with_rule(run: Run, rule: to.Rule, oracle: Any, **options: Any) -> None:
-    kept, run.opt.rule = run.opt.rule, rule
-    state, run.opt._rule_state = run.opt._rule_state, {}
-    try:
-        run.opt.step(run.forward, oracle, **options)
-    finally:
-        run.opt.rule, run.opt._rule_state = kept, state
-
-
-def with_newton(run: Run, oracle: Any) -> None:
-    with_rule(run, to.Newton(), oracle)
-
-
-def with_unknown_smoothness(run: Run) -> None:
-    run.opt.param_groups[0]["lr"] = None
-    try:
-        with_rule(run, to.GradientStep(), lambda z: z**4)
-    finally:
-        run.opt.param_groups[0]["lr"] = 0.5
-
-
-def entropy_of_logits(run: Run) -> None:
-    kept, run.opt.rule = run.opt.rule, to.MirrorDescent(to.NegativeEntropy())
-    try:
-        run.opt.step(lambda: torch.stack([run.forward()] * 3, dim=1), lambda z: z.sum(dim=1))
-    finally:
-        run.opt.rule = kept
 
 
 PARTS = {
@@ -491,74 +355,3 @@ def test_a_short_batch_without_its_rows_is_refused(rule: to.Rule) -> None:
     ):
         run.opt.step(lambda: run.forward().reshape(5, 2), lambda z: z.square().sum(dim=1))
     assert identical(fingerprint(run.model, run.opt), before)
-
-
-W = torch.zeros(2, requires_grad=True)
-
-CONSTRUCTION: dict[str, tuple[Callable[[], Any], str]] = {
-    "no params": (lambda: to.SSO([]), "params is empty.*model.parameters"),
-    "a used generator": (lambda: to.SSO(iter(())), "params is empty.*generator was used"),
-    "one tensor": (lambda: to.SSO(W), r"one tensor of shape \(2,\); pass a list"),
-    "two groups": (
-        lambda: to.SSO([{"params": [W]}, {"params": [W.detach().requires_grad_()]}]),
-        "one parameter group",
-    ),
-    "lr 0": (lambda: to.SSO([W], lr=0.0), "lr=0.0 must be positive"),
-    "lr negative": (lambda: to.SSO([W], lr=-1.0), "lr=-1.0 must be positive and finite: it is η"),
-    "lr nan": (lambda: to.SSO([W], lr=float("nan")), "lr=nan must be positive"),
-    "lr inf": (lambda: to.SSO([W], lr=float("inf")), "lr=inf must be positive and finite"),
-    "lr a word": (lambda: to.SSO([W], lr="0.1"), "lr='0.1' must be positive"),
-    "lr a vector": (lambda: to.SSO([W], lr=torch.ones(2)), "lr=tensor.*must be positive"),
-    "weight decay": (lambda: to.SSO([W], weight_decay=-0.1), "weight_decay=-0.1 must be ≥ 0"),
-    "weight decay nan": (lambda: to.SSO([W], weight_decay=float("nan")), "weight_decay=nan"),
-    "rule a class": (lambda: to.SSO([W], rule=to.Newton), "rule=.*with its parentheses"),
-    "inner a torch class": (
-        lambda: to.SSO([W], inner=torch.optim.Adam),
-        r"inner=.*to.Armijo.*wrapped as to.Torch\(factory\)",
-    ),
-    "schedule a number": (lambda: to.SSO([W], schedule=0.9), "schedule=0.9 must be callable"),
-    "no steps": (lambda: to.Armijo(max_steps=0), "Armijo: max_steps=0 must be a whole number ≥ 1"),
-    "half a step": (lambda: to.LBFGS(max_steps=1.5), "LBFGS: max_steps=1.5 must be a whole"),
-    "true steps": (lambda: to.GaussNewton(max_steps=True), "GaussNewton: max_steps=True"),
-    "Armijo's c": (lambda: to.Armijo(c=1.0), "0 < c < 1.*c=1.0"),
-    "Armijo's start": (lambda: to.Armijo(initial_step=0.0), "initial_step=0.0"),
-    "step size": (
-        lambda: to.GradientDescent(step_size=-1.0),
-        r"step_size=-1.0 must be positive.*Armijo\(\) finds it",
-    ),
-    "history": (lambda: to.LBFGS(history=0), "history ≥ 1.*history=0"),
-    "damping": (lambda: to.GaussNewton(initial_damping=0.0), "initial_damping=0.0"),
-    "factory": (lambda: to.Torch("Adam"), "factory='Adam' must be a function"),
-    "tolerance": (lambda: to.Stopping(gradient_tolerance=-1.0), "gradient_tolerance=-1.0"),
-    "tolerance nan": (lambda: to.Stopping(relative_decrease=float("nan")), "relative_decrease=nan"),
-    "floor": (lambda: to.Newton(floor=0.0), "floor=0.0 must be positive"),
-    "eps": (lambda: to.AdaGrad(eps=0.0), "eps=0.0 must be positive"),
-    "b0": (lambda: to.AdaGradNorm(initial=-1.0), "initial=-1.0 must be ≥ 0"),
-    "grow": (lambda: to.LineSearch(grow=0.5), "shrink < 1 ≤ grow.*grow=0.5"),
-    "T": (lambda: to.schedules.exponential(0), "total_steps=0 must be at least 1"),
-    "beta": (lambda: to.schedules.exponential(10, beta=11.0), "beta=11.0 must lie in"),
-    "no loss": (lambda: to.LossOracle(3), "loss=3 must be a targetopt loss or a function"),
-    "no function": (lambda: to.GradientOracle(3), "function=3 must be callable"),
-    "L": (lambda: to.GradientOracle(print, smoothness=-1.0), "smoothness=-1.0 must be positive"),
-}
-
-
-@pytest.mark.parametrize("case", CONSTRUCTION)
-def test_a_part_is_refused_where_it_is_made(case: str) -> None:
-    make, words = CONSTRUCTION[case]
-    with pytest.raises(to.BadArgument) as caught:
-        make()
-    assert re.search(words, str(caught.value), re.DOTALL), str(caught.value)
-
-
-def test_all_errors_have_one_base_and_a_builtin_one() -> None:
-    """``except ValueError`` and ``except to.TargetoptError`` both work."""
-    for error, builtin in [
-        (to.BadArgument, ValueError),
-        (to.BadAnswer, ValueError),
-        (to.BadForward, RuntimeError),
-        (to.MissingCapability, TypeError),
-        (to.Diverged, ArithmeticError),
-    ]:
-        assert issubclass(error, to.TargetoptError)
-        assert issubclass(error, builtin)

@@ -220,3 +220,17 @@ def test_the_state_of_another_optimiser_is_refused() -> None:
     opt = optimiser(p.model, "gradient", "armijo")
     with pytest.raises(to.BadArgument, match="not one of SSO"):
         opt.load_state_dict(torch.optim.SGD(p.model.parameters(), lr=0.1).state_dict())
+
+
+@pytest.mark.parametrize("lost", ["steps", "totals", "rule", "rule_state", "inner_state"])
+def test_a_damaged_state_changes_nothing(lost: str) -> None:
+    p = problem("adagrad", "torch-adam")
+    opt = optimiser(p.model, "adagrad", "torch-adam")
+    p.step(opt, 0)
+    damaged = copy.deepcopy(opt.state_dict())
+    damaged["param_groups"][0]["lr"] = 9.0
+    del damaged["sso"][lost]
+    before = fingerprint(p.model, opt)
+    with pytest.raises(to.BadArgument, match=f"'{lost}'|{lost}=None"):
+        opt.load_state_dict(damaged)
+    assert identical(fingerprint(p.model, opt), before)

@@ -289,24 +289,27 @@ class SSO(Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Resume from `state_dict`; refuses the state of another rule or inner solver."""
-        saved = state_dict.get("sso")
+        saved = copy.deepcopy(state_dict.get("sso"))
         if saved is None:
             raise BadArgument("this state_dict is not one of SSO: it has no 'sso' entry")
         for part in ("rule", "inner"):
             own = type(getattr(self, part)).__name__
-            if saved[part] != own:
+            if saved.get(part) != own:
                 raise BadArgument(
-                    f"this state_dict was saved with {part}={saved[part]}, the optimiser has {own}; "
+                    f"this state_dict was saved with {part}={saved.get(part)}, the optimiser has {own}; "
                     "build it with the same parts before loading"
                 )
+        try:
+            steps, totals = int(saved["steps"]), Counts(**saved["totals"])
+            rule_state, inner_state = saved["rule_state"], saved["inner_state"]
+        except (KeyError, TypeError, ValueError) as error:
+            raise BadArgument(
+                f"this state_dict's 'sso' entry is damaged or of another version: {error!r}. Use one that "
+                "opt.state_dict() of this version made."
+            ) from error
         super().load_state_dict({k: v for k, v in state_dict.items() if k != "sso"})
-        self._restore(copy.deepcopy(saved))
-
-    def _restore(self, saved: dict[str, Any]) -> None:
-        self._steps = int(saved["steps"])
-        self.totals = Counts(**saved["totals"])
-        self._rule_state = saved["rule_state"]
-        self._inner_state = saved["inner_state"]
+        self._steps, self.totals = steps, totals
+        self._rule_state, self._inner_state = rule_state, inner_state
 
     def __getstate__(self) -> dict[str, Any]:
         own = ["rule", "inner", "schedule", "check_purity", "totals"]
