@@ -274,13 +274,22 @@ def test_one_run_of_many_can_be_redone_by_its_command(undisturbed: Path, tmp_pat
     assert len(json.loads((tmp_path / "plan.json").read_text())) == 12
 
 
-def test_ray_gives_the_numbers_of_the_local_executor(
-    spec: Path, undisturbed: Path, tmp_path: Path
+def test_ray_gives_the_numbers_of_the_local_executor_and_outlives_a_crash(
+    undisturbed: Path, tmp_path: Path
 ) -> None:
-    ray = pytest.importorskip("ray")
-    assert not ray.is_initialized()
-    result = started(command(spec, tmp_path / "ray", "--jobs", "2", "--executor", "ray"))
-    output = result.communicate()[0]
-    assert result.returncode == 0, output
-    assert "12 runs: 12 done" in output
-    assert digests(tmp_path / "ray") == digests(undisturbed)
+    pytest.importorskip("ray")
+    spec = tmp_path / "grid.toml"
+    spec.write_text(SPEC + '[[problems]]\nname = "tiny"\ntrouble = "exit"\n')
+    runs = expand(Experiment.read(spec))
+    healthy = [config.id for config in runs if config.problem["trouble"] == "none"]
+    crashing = runs[-1].id
+    chosen = [word for name in (crashing, *healthy) for word in ("--only", name)]
+    out = tmp_path / "ray"
+    runner = started(command(spec, out, "--jobs", "2", "--executor", "ray", *chosen))
+    output = runner.communicate()[0]
+    assert runner.returncode == 1, output
+    assert "13 runs: 12 done, 1 failed" in output
+    manifest = Store(out).manifest(crashing)
+    assert manifest["reason"].startswith("the Ray worker doing this run died")
+    Store(out).manifest_path(crashing).unlink()
+    assert digests(out) == digests(undisturbed)

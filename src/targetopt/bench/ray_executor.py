@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from targetopt.bench.local import AHEAD, WORKER_ENVIRONMENT, one_thread
+from targetopt.bench.store import Store
 from targetopt.bench.work import Event, Task, perform
 from targetopt.types import MissingCapability
 
@@ -27,6 +28,7 @@ class RayExecutor:
         self.ray: Any = ray
         self.jobs = jobs
         self._tasks: dict[Any, Task] = {}
+        self._returned: set[str] = set()
         self._own = not ray.is_initialized()
         if self._own:
             address = os.environ.get("RAY_ADDRESS")
@@ -62,6 +64,12 @@ class RayExecutor:
         except self.ray.exceptions.TaskCancelledError:
             return Event("stopped", task.run)
         except self.ray.exceptions.RayError as error:
+            # Ray hands tasks to a worker ahead of time, and fails them with it. One that has left no
+            # claim had not begun; it gets a second chance.
+            begun = (Store(task.directory).claims.directory / task.run).exists()
+            if not begun and task.run not in self._returned:
+                self._returned.add(task.run)
+                return Event("returned", task.run)
             first_line = str(error).strip().splitlines()[0]
             return Event(
                 "died", task.run, reason=f"the Ray worker doing this run died: {first_line}"
