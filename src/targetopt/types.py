@@ -117,7 +117,8 @@ class StepReport(Counts):
         surrogate_decrease: q_t(θ_t) − q_t(θ_{t+1}), weight decay included; nan for plain SGD
             steps (``GradientDescent(max_steps=1)``), which do not look where they land.
         stop_reason: why the inner solver stopped: ``"max-steps"``, ``"gradient"``,
-            ``"decrease"``, ``"line-search"`` (no smaller value to be found) or ``"exact"``.
+            ``"decrease"``, ``"line-search"`` (no smaller value to be found), ``"exact"``, or
+            ``"zero-step"`` (a scheduler brought η to 0: nothing moves, rules remember nothing).
         memory: for rules that remember each example: ``"per example"`` when ``index=`` was given,
             ``"per position"`` when rows of successive batches were taken for the same examples.
         form: how a linear forward was solved (``"dual"``, ``"primal"``, ``"matvec"``), else ``""``.
