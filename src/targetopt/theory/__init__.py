@@ -15,6 +15,7 @@ True
 docs/theory.md says what is computed and in which norm; docs/errata.md, where the paper is wrong.
 """
 
+from targetopt.theory import counterexample
 from targetopt.theory.advice import Advice, Measurements, advise
 from targetopt.theory.bounds import (
     Bound,
@@ -78,6 +79,7 @@ __all__ = [
     "best_inner_steps",
     "constant_step_bound",
     "cost_model",
+    "counterexample",
     "curvature_range",
     "distance_bound",
     "expected_projection_error",

@@ -19,7 +19,7 @@ from typing import Literal
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from scipy import stats
+from scipy.special import stdtrit
 
 from targetopt import losses
 from targetopt.theory.bounds import Version, exponential_step_bound
@@ -127,7 +127,7 @@ def simulate_bias(
             gain = whole
         theta -= eta * gain * pull
     error = float(theta.std(ddof=1)) / math.sqrt(runs)
-    mean, reach = float(theta.mean()), float(stats.t.ppf(0.9995, runs - 1)) * error
+    mean, reach = float(theta.mean()), float(stdtrit(runs - 1, 0.9995)) * error
     return Bias(mean, mean - reach, mean + reach, math.sqrt(float(np.mean(theta**2))), runs)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from targetopt.theory import counterexample
+from targetopt.theory.appendix import INEQUALITIES
 from targetopt.theory.figure_data import BoundsData, CounterexampleData
 
 Verdict = dict[str, Any]
@@ -20,7 +21,8 @@ def judge_bounds(data: BoundsData, seeds: int) -> list[Verdict]:
     exponential = [c for c in found if c.setting.schedule == "exponential"]
     constant = [c for c in found if c.setting.schedule == "constant"]
     refuted = counterexample.refute_exponential(5, 10_000)
-    broken = [o for o in data.outcomes if o.printed_failures]
+    papers = [o for o in data.outcomes if not INEQUALITIES[o.name].ours]
+    broken = [o for o in papers if o.printed_failures]
     still = sum(o.corrected_failures for o in data.outcomes)
     ms = np.array(data.full.inner_steps)
     late = (ms > 4 * data.full.kappa_g) & (data.full.inexact > 1e-24 * data.full.inexact[0])
@@ -29,7 +31,7 @@ def judge_bounds(data: BoundsData, seeds: int) -> list[Verdict]:
     return [
         _verdict(
             "Thm 4.2 with its corrected error term bounds the measured distance to z*",
-            max(c.rms_ratio for c in found) <= 1,
+            max(c.rms_ratio for c in found) <= 1 and max(c.mean_ratio for c in found) <= 1,
             {
                 "largest rms / bound": max(c.rms_ratio for c in found),
                 "largest upper 99.9 % limit of the mean / bound": max(c.mean_ratio for c in found),
@@ -37,7 +39,8 @@ def judge_bounds(data: BoundsData, seeds: int) -> list[Verdict]:
                 "seeds": float(seeds),
             },
             len(found),
-            "the root mean square of every step of every setting below the bound (mean norm)",
+            "at every step of every setting, root mean square and upper 99.9 % limit of the mean below the "
+            "bound (mean norm)",
         ),
         _verdict(
             "Thm 4.2 (a) holds as printed (with κ = (n/b)·L/μ)",
@@ -101,12 +104,12 @@ def judge_bounds(data: BoundsData, seeds: int) -> list[Verdict]:
             "the paper's inequalities hold as printed on random instances",
             not broken,
             {
-                "statements tried": float(len(data.outcomes)),
+                "statements tried": float(len(papers)),
                 "false as printed": float(len(broken)),
                 "failures as corrected": float(still),
                 "which": "; ".join(o.name for o in broken),
             },
-            sum(2 * o.instances for o in data.outcomes),
+            sum(o.instances for o in papers),
             "random instances under the assumptions as printed",
         ),
     ]

@@ -47,6 +47,7 @@ class Inequality:
         printed_holds: whether the statement is true as printed.
         relation: ``"<="`` or ``"="``.
         instances: how many the tests draw.
+        ours: not in the paper; what we prove instead (docs/errata.md).
     """
 
     name: str
@@ -56,6 +57,7 @@ class Inequality:
     printed_holds: bool
     relation: Literal["<=", "="]
     instances: int
+    ours: bool
 
 
 INEQUALITIES: dict[str, Inequality] = {}
@@ -69,6 +71,7 @@ def inequality(
     printed_holds: bool = True,
     relation: Literal["<=", "="] = "<=",
     instances: int = 300,
+    ours: bool = False,
 ) -> Callable[[Sampler], Sampler]:
     """Register a sampler under the statement's name."""
 
@@ -76,7 +79,7 @@ def inequality(
         if name in INEQUALITIES:
             raise BadArgument(f"the inequality {name!r} is registered twice")
         INEQUALITIES[name] = Inequality(
-            name, label, says, sampler, printed_holds, relation, instances
+            name, label, says, sampler, printed_holds, relation, instances, ours
         )
         return sampler
 

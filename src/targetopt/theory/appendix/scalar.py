@@ -56,6 +56,7 @@ def _lemma_d7(rng: Rng, as_printed: bool) -> Case:
 
 @inequality(
     "Lemma D.7, sharper",
+    ours=True,
     label="lemma:B-bound",
     says="B_T ≤ [(1 + x_T) T/ln(T/β) + 4e^{x_T−2}]/x_0², x_t = α^{t+1}/(2κ(1−α)) (ours)",
 )
@@ -83,6 +84,7 @@ def _lemma_d8(rng: Rng, as_printed: bool) -> Case:
 
 @inequality(
     "Lemma D.8, closed",
+    ours=True,
     label="lemma:C-bound",
     says="C_T ≤ min(T, 1 + T ln(1 + ζ ln(T/β)/(αβ))/ln(T/β)) (ours)",
 )
@@ -94,6 +96,7 @@ def _lemma_d8_closed(rng: Rng, as_printed: bool) -> Case:
 
 @inequality(
     "Lemma D.8, tight",
+    ours=True,
     label="lemma:C-bound",
     says="the bound of C_T exceeds C_T by at most 1 (ours)",
 )
@@ -105,6 +108,7 @@ def _lemma_d8_tight(rng: Rng, as_printed: bool) -> Case:
 
 @inequality(
     "Lemma D.8, proportional",
+    ours=True,
     label="lemma:C-bound",
     says="Σ α^t exp(−(1/ζ)Σ_{i>t} α^i) ≤ ζ + 1 for every T (ours)",
 )
@@ -146,6 +150,7 @@ def _lemma_d10(rng: Rng, as_printed: bool) -> Case:
 
 @inequality(
     "Thm 4.2, square roots",
+    ours=True,
     label="prop:gd_sc_bnd",
     says="Σ_t (Π_{i>t}ρ_i)^½ ≤ 2 Σ_t Π_{i>t}ρ_i for steps that never grow (ours): so the theorem's "
     "general form is true as printed for these",

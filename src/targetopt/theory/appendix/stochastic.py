@@ -118,6 +118,7 @@ def _paths_case(
 
 @inequality(
     "Thm 4.2, sharp",
+    ours=True,
     label="prop:gd_sc_bnd",
     says="(E‖z_{T+1} − z*‖²)^½ ≤ (Πρ ‖z_1 − z*‖² + 2σ²Ση²Πρ)^½ + Σ(Πρ)^½ e_{t+1} (ours), on every path",
     instances=60,
