@@ -155,7 +155,7 @@ def test_exact_takes_the_nearest_minimiser_when_rank_is_deficient(name, form):
 @pytest.mark.parametrize("decay", [0.0, 0.05])
 def test_armijo_reaches_the_last_digits(name, form, decay):
     """A Gram matrix alone would lose ‖∇‖² to cancellation half-way (autograd's Armijo does)."""
-    model, X, surrogate = problem(1, 10, 6, 1, "number", sparse=True, bias=False)
+    model, X, surrogate = problem(2, 10, 6, 1, "number", sparse=True, bias=False)
     inner = to.Armijo(max_steps=5000, stopping=to.Stopping(gradient_tolerance=1e-12))
     expected, _ = solved(model, X, surrogate, to.Exact(), decay, None, {}, "autograd")
     found, result = solved(model, X, surrogate, inner, decay, form, {}, name)

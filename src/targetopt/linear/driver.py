@@ -123,6 +123,7 @@ class Run:
         self.steps_per_epoch = -(-self.n // self.batch_size)
         self.theta = self._checked_start(start)
         self.steps = 0
+        self._drawn = -1  # the epoch whose order is at hand
         self._counts = np.zeros(spec.FORM_STEPS + len(spec.FORMS), np.int64)
         self.baseline = baseline
         if baseline is None:
@@ -223,9 +224,13 @@ class Run:
         return bool(np.isfinite(self.theta).all())
 
     def _order(self, epoch: int) -> Index:
-        if self.steps_per_epoch == 1:
-            return np.arange(self.n)
-        return sample_order(self.n, self.seed, epoch)
+        if self._drawn != epoch:
+            whole = self.steps_per_epoch == 1
+            self._drawn = epoch
+            self._drawn_order = (
+                np.arange(self.n) if whole else sample_order(self.n, self.seed, epoch)
+            )
+        return self._drawn_order
 
     def _run_chunk(self, order: Index, ends: Index, multipliers: Array) -> int:
         kernels = backend.kernels()

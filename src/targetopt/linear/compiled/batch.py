@@ -80,26 +80,50 @@ def load(
             X.indptr, X.indices, X.data, X.dense, mark[:0], True, rows.size, X.columns
         )
         return everything, form
-    indptr, indices, data = csr.take(X.indptr, X.indices, X.data, rows)
-    active = np.empty(min(indices.size, X.columns), np.int32)
+    indptr = np.zeros(rows.size + 1, np.int64)
+    for i in range(rows.size):
+        indptr[i + 1] = indptr[i] + X.indptr[rows[i] + 1] - X.indptr[rows[i]]
+    nnz = indptr[-1]
+    indices, data = np.empty(nnz, np.int32), np.empty(nnz)
+    active = np.empty(min(nnz, X.columns), np.int32)
     width = 0
-    for column in indices:
-        if mark[column] < 0:
-            mark[column] = width
-            active[width] = column
-            width += 1
+    for i in range(rows.size):
+        begin, end = X.indptr[rows[i]], X.indptr[rows[i] + 1]
+        columns, values = X.indices[begin:end], X.data[begin:end]
+        own_columns, own_values = (
+            indices[indptr[i] : indptr[i + 1]],
+            data[indptr[i] : indptr[i + 1]],
+        )
+        for j in range(values.size):
+            own_values[j] = values[j]
+            column = np.uint32(columns[j])
+            if mark[column] < 0:
+                mark[column] = width
+                active[width] = columns[j]
+                width += 1
+            own_columns[j] = mark[column]
     active = active[:width]
     if form < 0:
-        form = choose_form(rows.size, width, indices.size, True, steps, exact)
+        form = choose_form(rows.size, width, nnz, True, steps, exact)
     if form == PRIMAL:  # the Gram loop wants local numbers to ascend along a row
-        active.sort()
-        for local in range(width):
-            mark[active[local]] = local
-    for j in range(indices.size):
-        indices[j] = mark[indices[j]]
+        _renumber(active, indices, mark)
     for column in active:
         mark[column] = -1
     return Batch(indptr, indices, data, np.empty((0, 0)), active, False, rows.size, width), form
+
+
+@jit
+def _renumber(active: Columns, indices: Columns, mark: Columns) -> None:
+    """Number the active columns by their place in X instead of by their first appearance."""
+    place = np.empty(active.size, np.int32)
+    before = active.copy()
+    active.sort()
+    for local in range(active.size):
+        mark[active[local]] = local
+    for local in range(active.size):
+        place[local] = mark[before[local]]
+    for j in range(indices.size):
+        indices[j] = place[indices[j]]
 
 
 @jit

@@ -1,4 +1,8 @@
-"""CSR products; same functions as ``targetopt.linear.plain.csr``."""
+"""CSR products; same functions as ``targetopt.linear.plain.csr``.
+
+Hot loops run over slices from 0 and index by unsigned numbers: then numba need not ask at each access
+whether an index is negative.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +21,10 @@ Columns = NDArray[np.int32]
 def matvec(indptr: Index, indices: Columns, data: Array, theta: Array, out: Array) -> None:
     """out = Xθ."""
     for i in range(out.size):
+        values, columns = data[indptr[i] : indptr[i + 1]], indices[indptr[i] : indptr[i + 1]]
         total = 0.0
-        for j in range(indptr[i], indptr[i + 1]):
-            total += data[j] * theta[indices[j]]
+        for j in range(values.size):
+            total += values[j] * theta[np.uint32(columns[j])]
         out[i] = total
 
 
@@ -27,9 +32,10 @@ def matvec(indptr: Index, indices: Columns, data: Array, theta: Array, out: Arra
 def add_rmatvec(indptr: Index, indices: Columns, data: Array, u: Array, out: Array) -> None:
     """out += Xᵀu."""
     for i in range(indptr.size - 1):
+        values, columns = data[indptr[i] : indptr[i + 1]], indices[indptr[i] : indptr[i + 1]]
         scale = u[i]
-        for j in range(indptr[i], indptr[i + 1]):
-            out[indices[j]] += scale * data[j]
+        for j in range(values.size):
+            out[np.uint32(columns[j])] += scale * values[j]
 
 
 @jit
@@ -58,14 +64,28 @@ def by_column(
 def outer_sums(starts: Index, places: Columns, values: Array, weights: Array, out: Array) -> None:
     """out += Σ_l weights_l v_l v_lᵀ over the sparse vectors v_l, whose places ascend.
 
-    Only meetings of two non-zeros cost anything; half of them are added, the rest is mirrored.
+    Only meetings of two non-zeros cost anything; half of them are added, two rows at a time, and
+    the rest is mirrored.
     """
     for line in range(starts.size - 1):
-        for i in range(starts[line], starts[line + 1]):
-            scale = weights[line] * values[i]
-            row = out[places[i]]
-            for j in range(starts[line], i + 1):
-                row[places[j]] += scale * values[j]
+        begin, end = starts[line], starts[line + 1]
+        if end - begin == 1:  # most columns of a batch of text
+            out[places[begin], places[begin]] += weights[line] * values[begin] * values[begin]
+            continue
+        v, at = values[begin:end], places[begin:end]
+        weight, paired = weights[line], v.size - v.size % 2
+        for i in range(0, paired, 2):
+            scale0, row0 = weight * v[i], out[at[i]]
+            scale1, row1 = weight * v[i + 1], out[at[i + 1]]
+            for j in range(i + 1):
+                place = np.uint32(at[j])
+                row0[place] += scale0 * v[j]
+                row1[place] += scale1 * v[j]
+            row1[at[i + 1]] += scale1 * v[i + 1]
+        if paired < v.size:
+            scale0, row0 = weight * v[paired], out[at[paired]]
+            for j in range(v.size):
+                row0[np.uint32(at[j])] += scale0 * v[j]
     for i in range(out.shape[0]):
         for j in range(i):
             out[j, i] = out[i, j]

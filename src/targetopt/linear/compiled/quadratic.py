@@ -31,6 +31,8 @@ Index = NDArray[np.int64]
 # Below this fraction of its largest possible value, a quadratic form on a Gram matrix has lost too
 # many digits to cancellation; the same number is then taken from X itself.
 CANCELLED = 1e-6
+# Rows of the largest matrix that fits into the first cache (48 kB) beside its vectors.
+WHOLE_BELOW = 72
 
 
 class Problem(NamedTuple):
@@ -96,20 +98,51 @@ def setup(
 
 @jit
 def symmetric_product(gram: Array, v: Array, out: Array) -> None:
-    """out = gram · v over the entries of ``gram``, four columns (which are rows) at a time."""
+    """out = gram · v over the entries of ``gram``, four rows at a time.
+
+    A small matrix sits in the first cache and is read whole; of a larger one only the lower
+    triangle is read, each entry serving twice.
+    """
     n = gram.shape[0]
     for i in range(n):
         out[i] = 0.0
     done = n - n % 4
-    for j in range(0, done, 4):
-        first, second, third, fourth = gram[j], gram[j + 1], gram[j + 2], gram[j + 3]
-        v1, v2, v3, v4 = v[j], v[j + 1], v[j + 2], v[j + 3]
-        for i in range(n):
-            out[i] += first[i] * v1 + second[i] * v2 + third[i] * v3 + fourth[i] * v4
-    for j in range(done, n):
-        row, v1 = gram[j], v[j]
-        for i in range(n):
-            out[i] += row[i] * v1
+    for i in range(0, done, 4):
+        row0, row1, row2, row3 = gram[i], gram[i + 1], gram[i + 2], gram[i + 3]
+        v0, v1, v2, v3 = v[i], v[i + 1], v[i + 2], v[i + 3]
+        if n < WHOLE_BELOW:
+            for j in range(n):
+                out[j] += row0[j] * v0 + row1[j] * v1 + row2[j] * v2 + row3[j] * v3
+        else:
+            sum0, sum1, sum2, sum3 = 0.0, 0.0, 0.0, 0.0
+            for j in range(i):
+                k0, k1, k2, k3, vj = row0[j], row1[j], row2[j], row3[j], v[j]
+                out[j] += k0 * v0 + k1 * v1 + k2 * v2 + k3 * v3
+                sum0 += k0 * vj
+                sum1 += k1 * vj
+                sum2 += k2 * vj
+                sum3 += k3 * vj
+            for j in range(i, i + 4):
+                vj = v[j]
+                sum0 += row0[j] * vj
+                sum1 += row1[j] * vj
+                sum2 += row2[j] * vj
+                sum3 += row3[j] * vj
+            out[i] += sum0
+            out[i + 1] += sum1
+            out[i + 2] += sum2
+            out[i + 3] += sum3
+    for i in range(done, n):
+        row, vi = gram[i], v[i]
+        if n < WHOLE_BELOW:
+            for j in range(n):
+                out[j] += row[j] * vi
+        else:
+            total = row[i] * vi
+            for j in range(i):
+                out[j] += row[j] * vi
+                total += row[j] * v[j]
+            out[i] += total
 
 
 @jit

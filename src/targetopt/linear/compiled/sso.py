@@ -20,6 +20,7 @@ from targetopt.linear.spec import (
     FTRL_RULE,
     INNER_STEP,
     INNER_STEPS,
+    LINE_SEARCH_ALLOWANCE,
     LINE_SEARCH_RULE,
     NEWTON,
     ORACLE_CALLS,
@@ -198,7 +199,8 @@ def _target_line_search(
         for i in range(rows.size):
             after += losses.value(loss, z[i] - eta * slope[i], y[rows[i]])
         counts[VALUE_CALLS] += 1
-        if after / rows.size <= before - rule.c * eta * squared:
+        allowed = before - rule.c * eta * squared + LINE_SEARCH_ALLOWANCE * abs(before)
+        if after / rows.size <= allowed:
             break
         eta *= rule.shrink
     return eta

@@ -34,7 +34,7 @@ def worthwhile(problem: Problem, solver: SolverSpec) -> bool:
     size = problem.gram.shape[0]
     if problem.form == DUAL and problem.decay > 0.0:
         return False
-    return size >= 3 and TRIDIAGONAL_FROM * size <= solver.max_steps
+    return bool(size >= 3 and size * TRIDIAGONAL_FROM <= solver.max_steps)
 
 
 @jit
@@ -67,13 +67,12 @@ def descend(
     moved, image = np.zeros(size), np.empty(size)
     total, steps, reason = 0.0, 0, BY_MAX_STEPS
     while steps < solver.max_steps:
-        _tridiagonal_product(diagonal, beside, c, image)
-        across, along = dot(c, c), dot(c, image)
+        across, along, square = _tridiagonal_product(diagonal, beside, c, image)
         if along < CANCELLED * trace * across:
             reason = UNFINISHED
             break
         if dual:
-            squared, bend = along, dot(image, image)
+            squared, bend = along, square
         else:
             squared = across + x[-1] * x[-1] * problem.outside
             bend = along + decay * squared
@@ -110,61 +109,79 @@ def descend(
 
 
 @jit
-def _tridiagonal_product(diagonal: Array, beside: Array, c: Array, out: Array) -> None:
+def _tridiagonal_product(
+    diagonal: Array, beside: Array, c: Array, out: Array
+) -> tuple[float, float, float]:
+    """out = Tc; c·c, c·out and out·out."""
     last = c.size - 1
-    out[0] = diagonal[0] * c[0] + beside[0] * c[1]
+    first = diagonal[0] * c[0] + beside[0] * c[1]
+    final = beside[last - 1] * c[last - 1] + diagonal[last] * c[last]
+    out[0], out[last] = first, final
+    across = c[0] * c[0] + c[last] * c[last]
+    along = c[0] * first + c[last] * final
+    square = first * first + final * final
     for i in range(1, last):
-        out[i] = beside[i - 1] * c[i - 1] + diagonal[i] * c[i] + beside[i] * c[i + 1]
-    out[last] = beside[last - 1] * c[last - 1] + diagonal[last] * c[last]
+        value = beside[i - 1] * c[i - 1] + diagonal[i] * c[i] + beside[i] * c[i + 1]
+        out[i] = value
+        across += c[i] * c[i]
+        along += c[i] * value
+        square += value * value
+    return across, along, square
 
 
 @jit
 def _tridiagonalise(A: Array, c: Array) -> Array:
-    """A ← QᵀAQ, tridiagonal, and c ← Qᵀc = (±‖c‖, 0, …); Q is the product of the mirrors returned."""
+    """A ← QᵀAQ, tridiagonal, and c ← Qᵀc = (±‖c‖, 0, …); Q is the product of the mirrors returned.
+
+    Only the lower triangle of A is kept up to date.
+    """
     size = c.size
     mirrors = np.zeros((size, size))
     p = np.empty(size)
     for k in range(size - 1):
-        mirror = mirrors[k]
-        norm = 0.0
-        for i in range(k, size):
-            mirror[i] = c[i] if k == 0 else A[i, k - 1]
-            norm += mirror[i] * mirror[i]
-        norm = np.sqrt(norm)
+        mirror = mirrors[k][k:]
+        for i in range(mirror.size):
+            mirror[i] = c[i] if k == 0 else A[k + i, k - 1]
+        norm = np.sqrt(dot(mirror, mirror))
         if norm == 0.0:
             continue
-        target = -norm if mirror[k] >= 0.0 else norm
-        mirror[k] -= target
+        target = -norm if mirror[0] >= 0.0 else norm
+        mirror[0] -= target
         length = np.sqrt(dot(mirror, mirror))
-        for i in range(k, size):
+        for i in range(mirror.size):
             mirror[i] /= length
         if k == 0:
-            c[0] = target
-            for i in range(1, size):
+            for i in range(size):
                 c[i] = 0.0
+            c[0] = target
         else:
             A[k, k - 1] = target
-        _reflect_block(A, mirror, p, k)
+        _reflect_block(A, mirror, p[k:], k)
     return mirrors
 
 
 @jit
 def _reflect_block(A: Array, mirror: Array, p: Array, k: int) -> None:
-    """Rows and columns from k on: A ← PAP with P = I − 2·mirror·mirrorᵀ."""
+    """Rows and columns from k on: A ← PAP with P = I − 2·mirror·mirrorᵀ, in the lower triangle.
+
+    (Rows are taken as slices from k: indices that start at 0 are what vectorises.)
+    """
     size = mirror.size
-    along = 0.0
-    for i in range(k, size):
-        row = A[i]
-        total = 0.0
-        for j in range(k, size):
+    for i in range(size):
+        p[i] = 0.0
+    for i in range(size):
+        row, scale = A[k + i][k:], mirror[i]
+        total = row[i] * scale
+        for j in range(i):
+            p[j] += row[j] * scale
             total += row[j] * mirror[j]
-        p[i] = total
-        along += total * mirror[i]
-    for i in range(k, size):
-        p[i] -= along * mirror[i]
-    for i in range(k, size):
-        row, a, b = A[i], 2.0 * mirror[i], 2.0 * p[i]
-        for j in range(k, size):
+        p[i] += total
+    along = dot(p, mirror)
+    for i in range(size):
+        p[i] = 2.0 * (p[i] - along * mirror[i])
+    for i in range(size):
+        row, a, b = A[k + i][k:], mirror[i], p[i]
+        for j in range(i + 1):
             row[j] -= a * p[j] + b * mirror[j]
 
 
@@ -172,7 +189,7 @@ def _reflect_block(A: Array, mirror: Array, p: Array, k: int) -> None:
 def _reflect_back(mirrors: Array, c: Array) -> None:
     """c ← Qc."""
     for k in range(c.size - 2, -1, -1):
-        mirror = mirrors[k]
-        twice = 2.0 * dot(mirror, c)
-        for i in range(k, c.size):
-            c[i] -= twice * mirror[i]
+        mirror, part = mirrors[k][k:], c[k:]
+        twice = 2.0 * dot(mirror, part)
+        for i in range(part.size):
+            part[i] -= twice * mirror[i]
