@@ -6,7 +6,7 @@ import sys
 def main() -> None:
     """Run the command line; a missing extra is named with the way to get it."""
     try:
-        from targetopt.bench.commands import app
+        from targetopt.paper.commands import app
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] == "targetopt":
             raise

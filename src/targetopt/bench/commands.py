@@ -60,7 +60,7 @@ class What(StrEnum):
 
 
 @contextmanager
-def _clear_errors() -> Iterator[None]:
+def clear_errors() -> Iterator[None]:
     """Errors that are meant for people end the command with their text, not with a traceback."""
     try:
         yield
@@ -88,14 +88,14 @@ def demo(
 
         targetopt demo --seeds 3 --jobs 4 --out my-demo
     """
-    with _clear_errors(), _terminated_like_interrupted():
+    with clear_errors(), terminated_like_interrupted():
         experiment = demonstration.experiment(seeds)
-        _announce(f"{experiment.name}: results go to {out}")
+        announce(f"{experiment.name}: results go to {out}")
         summary = run_experiment(experiment, out, jobs=jobs, display=display_for(console))
-        _conclude(summary)
+        conclude(summary)
         for table in demonstration.tables(out):
             console.print(table)
-        _announce("Medians over seeds at the end of each run; the same oracle calls for all.")
+        announce("Medians over seeds at the end of each run; the same oracle calls for all.")
         report(out)
 
 
@@ -136,10 +136,10 @@ def run(
 
         targetopt run results/grid/spec.toml --only 3f2a9c --out redo
     """
-    with _clear_errors(), _terminated_like_interrupted():
+    with clear_errors(), terminated_like_interrupted():
         experiment = Experiment.read(spec)
         directory = out or Path("results") / spec.stem
-        _announce(f"{experiment.name}: results go to {directory}")
+        announce(f"{experiment.name}: results go to {directory}")
         summary = run_experiment(
             experiment,
             directory,
@@ -151,8 +151,8 @@ def run(
             trackers=tuple(track or ()),
             display=display_for(console),
         )
-        _conclude(summary)
-        _announce(f"Next: targetopt report {shlex.quote(str(directory))}")
+        conclude(summary)
+        announce(f"Next: targetopt report {shlex.quote(str(directory))}")
         if summary.statuses.get("failed") or summary.statuses.get("timeout"):
             raise typer.Exit(1)
 
@@ -167,7 +167,7 @@ def report(directory: Annotated[Path, typer.Argument(help="A result directory.")
     """
     from targetopt.bench import report as reporting
 
-    with _clear_errors():
+    with clear_errors():
         path = reporting.write(directory)
         console.print("Report:", Text(str(path.resolve())), soft_wrap=True, highlight=False)
 
@@ -180,7 +180,7 @@ def status(directory: Annotated[Path, typer.Argument(help="A result directory.")
 
         targetopt status results/grid
     """
-    with _clear_errors():
+    with clear_errors():
         console.print(progress_report.describe(directory), soft_wrap=True)
 
 
@@ -201,7 +201,7 @@ def list_(
         What.methods: _method_table,
         What.figures: _figures,
     }
-    with _clear_errors():
+    with clear_errors():
         for kind in [what] if what else list(What):
             console.print(tables[kind](), soft_wrap=True)
 
@@ -224,24 +224,25 @@ def _method_table() -> Table:
 
 
 def _figures() -> str:
-    packaged = Path(__file__).resolve().parent.parent / "paper"
-    names = sorted(path.stem for path in packaged.glob("*.toml"))
-    return "figures: " + (", ".join(names) if names else "none in this version")
+    from targetopt.paper import figures  # it builds on this module, so not above
+
+    rows = [f"  {name:<30} {figures.title(name)}" for name in figures.names()]
+    return "\n".join(["figures: targetopt reproduce NAME", *rows])
 
 
-def _announce(text: str) -> None:
+def announce(text: str) -> None:
     console.print(Text(text), soft_wrap=True)
 
 
-def _conclude(summary: Summary) -> None:
+def conclude(summary: Summary) -> None:
     """What came of it; after Ctrl-C, how to go on."""
     counts = ", ".join(f"{count} {status}" for status, count in sorted(summary.statuses.items()))
-    _announce(f"{summary.total} runs: {counts or 'none ended'}")
+    announce(f"{summary.total} runs: {counts or 'none ended'}")
     for config, status_, reason in summary.troubles:
-        _announce(f"  {status_}: {named(config)} ({config.id}): {reason}")
+        announce(f"  {status_}: {named(config)} ({config.id}): {reason}")
     if summary.interrupted:
         command = shlex.join(["targetopt", *sys.argv[1:]])
-        _announce(
+        announce(
             f"Stopped. {summary.total - summary.left} of {summary.total} runs are finished and "
             f"kept; unfinished ones go on from their checkpoints. Go on with:\n    {command}"
         )
@@ -249,7 +250,7 @@ def _conclude(summary: Summary) -> None:
 
 
 @contextmanager
-def _terminated_like_interrupted() -> Iterator[None]:
+def terminated_like_interrupted() -> Iterator[None]:
     """SIGTERM, as batch systems send it, ends a command the way Ctrl-C does."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:

@@ -1,0 +1,236 @@
+"""What the paper says of each supervised figure, as predicates; one table, one line of thought a claim.
+
+Texts follow the captions and §5 / App. E. How a share is judged is in
+:func:`targetopt.paper.predicates.judge`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+from targetopt.bench.verdicts import Verdict
+from targetopt.paper.evidence import (
+    ADAGRAD,
+    ADAM,
+    SGD,
+    SLS,
+    SSO,
+    SSO_ADAGRAD,
+    SSO_NEWTON,
+    SSO_SLS,
+    SVRG,
+    Evidence,
+    Methods,
+    NotJudged,
+    Where,
+)
+from targetopt.paper.predicates import (
+    ALWAYS,
+    MOSTLY,
+    PLAINLY,
+    VISIBLE,
+    Beats,
+    MoreStepsHelp,
+    OnPar,
+    Predicate,
+    Reaches,
+    RisesLess,
+    contest,
+    counterparts,
+    judge,
+    judge_difference,
+)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence of the paper on one figure, and the test it is put to.
+
+    Attributes:
+        says: the claim.
+        predicate: what has to be so in a case.
+        asks: in which share of the cases.
+        quieter: instead of that: the share must be larger at these batch sizes than at the others.
+    """
+
+    says: str
+    predicate: Predicate
+    asks: float = PLAINLY
+    quieter: tuple[int | str, ...] = ()
+
+    @property
+    def needs(self) -> set[str]:
+        """Other figures whose runs it is compared with."""
+        if not isinstance(self.predicate, Beats | OnPar | RisesLess):
+            return set()
+        rivals = (rival for each in self.predicate.contests for rival in each.rivals)
+        return {rival.figure for rival in rivals if rival.figure is not None}
+
+    def judge(self, evidence: Evidence) -> Verdict:
+        if self.quieter:
+            return judge_difference(self.says, self.predicate, self.quieter, evidence)
+        return judge(self.says, self.predicate, self.asks, evidence)
+
+
+STOPPED = 1e-6
+"""The gradient norm at which the authors' code ends a run; the paper names no number."""
+MINI_BATCHES = Where(batch_sizes=(25, 125, 625))
+
+
+def _outperforms(sso: Methods, name: str, counterpart: Methods, rival: str) -> list[Claim]:
+    """What the captions of App. E.1 (constant), E.2 and E.3 say alike."""
+    return [
+        Claim(
+            f"{name} outperforms its parametric counterpart, {rival}",
+            Beats(contest(sso, counterpart)),
+        ),
+        Claim(f"{name} is on par with both SLS and Adam", OnPar(contest(sso, SLS, ADAM))),
+        Claim(
+            f"more steps in the surrogate generally improve {name}", MoreStepsHelp(sso), asks=MOSTLY
+        ),
+    ]
+
+
+def _scheduled(loss: str, schedule: str) -> Iterator[Claim]:
+    """What the captions of App. E.1 say of both decreasing schedules."""
+    yield Claim(
+        "more steps in the surrogate generally improve SSO", MoreStepsHelp(SSO), asks=MOSTLY
+    )
+    constant = f"figA-sgd-constant-{loss}"
+    yield Claim(
+        "the decreasing step size helps SSO to improve monotonically, compared with the constant one",
+        RisesLess(counterparts(constant, SSO)),
+        asks=MOSTLY,
+    )
+    yield Claim(
+        "SSO improves over SGD when the step sizes are set theoretically", Beats(contest(SSO, SGD))
+    )
+    yield Claim("SSO is competitive with SLS or Adam", OnPar(contest(SSO, SLS, ADAM)))
+    if schedule == "exponential":
+        decreasing = f"figA-sgd-decreasing-{loss}"
+        yield Claim(
+            "the algorithms make more progress than with 1/√t, whose steps decay more aggressively",
+            Beats(counterparts(decreasing, SGD, SLS, SSO)),
+        )
+
+
+CLAIMS: dict[str, list[Claim]] = {
+    "fig2-rcv1": [
+        Claim(
+            "SGD with its theoretical step size is outperformed by SLS", Beats(contest(SLS, SGD))
+        ),
+        Claim(
+            "SGD with its theoretical step size is outperformed by Adam", Beats(contest(ADAM, SGD))
+        ),
+        Claim(
+            "SSO with the theoretical step size is competitive with both SLS and Adam",
+            OnPar(contest(SSO, SLS, ADAM)),
+        ),
+        Claim(
+            "the SSO variant of SGD outperforms it across both m and batch size",
+            Beats(contest(SSO, SGD)),
+            asks=ALWAYS,
+        ),
+        Claim(
+            "the SSO variant of SLS outperforms it across both m and batch size",
+            Beats(contest(SSO_SLS, SLS)),
+            asks=ALWAYS,
+        ),
+        Claim(
+            "the SSO variants of SGD and SLS do as well as their parametric counterparts for all m",
+            OnPar((*contest(SSO, SGD), *contest(SSO_SLS, SLS)), factor=VISIBLE),
+            asks=ALWAYS,
+        ),
+        Claim(
+            "the SSO variants of SGD and SLS improve on their counterparts for m sufficiently large (100)",
+            Beats(
+                (
+                    *contest(Methods("sso", "gradient-step", m=100), SGD),
+                    *contest(Methods("sso", "line-search", m=100), SLS),
+                )
+            ),
+        ),
+    ],
+    **{
+        f"figA-sgd-constant-{loss}": _outperforms(SSO, "SSO", SGD, "SGD")
+        for loss in ("squared", "logistic")
+    },
+    **{
+        f"figA-sgd-{schedule}-{loss}": list(_scheduled(loss, schedule))
+        for schedule in ("decreasing", "exponential")
+        for loss in ("squared", "logistic")
+    },
+    "figA-sls-squared": [
+        *_outperforms(SSO_SLS, "SSO-SLS", SLS, "SLS"),
+        Claim(
+            "more steps improve SSO-SLS especially where there is less noise (batch 625 and full)",
+            MoreStepsHelp(SSO_SLS),
+            quieter=(625, "full"),
+        ),
+    ],
+    "figA-sls-logistic": _outperforms(SSO_SLS, "SSO-SLS", SLS, "SLS"),
+    **{
+        f"figA-adagrad-{loss}": _outperforms(SSO_ADAGRAD, "SSO-AdaGrad", ADAGRAD, "Adagrad")
+        for loss in ("squared", "logistic")
+    },
+    "figA-newton-logistic": [
+        Claim(
+            "re-scaling the regularisation by p(1−p) improves SSO significantly at no further cost",
+            Beats(contest(SSO_NEWTON, SSO.of("figA-sgd-constant-logistic"))),
+        ),
+        Claim(
+            "SSO-Newton with m = 20 meets the stopping criterion on mushrooms in all cases",
+            Reaches(Methods("sso", "newton", m=20), STOPPED, Where(problem="mushrooms")),
+            asks=ALWAYS,
+        ),
+        Claim(
+            "SSO-Newton outperforms both SLS and Adam even in many stochastic settings",
+            Beats(contest(SSO_NEWTON, SLS, ADAM), MINI_BATCHES),
+            asks=MOSTLY,
+        ),
+    ],
+    "figA-svrg": [
+        Claim(
+            "SSO improves over SVRG even where the batch is small (25)",
+            Beats(contest(SSO, SVRG), Where(batch_sizes=(25,))),
+        ),
+        Claim("SSO outperforms SVRG consistently across batch sizes", Beats(contest(SSO, SVRG))),
+    ],
+}
+"""Figure → its claims. The theory figures judge themselves."""
+
+
+def in_order(figures: Sequence[str]) -> list[str]:
+    """The figures with those that others are compared with before them, otherwise as given.
+
+    >>> in_order(["figA-sgd-decreasing-squared", "figA-sgd-constant-squared"])
+    ['figA-sgd-constant-squared', 'figA-sgd-decreasing-squared']
+    """
+    needed = {
+        figure: {n for claim in CLAIMS.get(figure, ()) for n in claim.needs if n in figures}
+        for figure in figures
+    }
+    return list(TopologicalSorter(needed).static_order())
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The verdicts on a figure's claims, and the claims that could not be judged, with the reason."""
+
+    verdicts: list[Verdict]
+    left_open: list[tuple[str, str]]
+
+
+def judge_figure(directory: Path, figure: str) -> Judged:
+    """Judge every claim of ``figure`` on the results in ``directory/figure``."""
+    evidence = Evidence(directory, figure)
+    judged = Judged([], [])
+    for claim in CLAIMS[figure]:
+        try:
+            judged.verdicts.append(claim.judge(evidence))
+        except NotJudged as reason:
+            judged.left_open.append((claim.says, str(reason)))
+    return judged

@@ -1,0 +1,142 @@
+"""The figures by name, their three scales, and what stands in for data that are not there."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import resources
+from typing import Any
+
+from targetopt.bench import Experiment
+from targetopt.problems import data
+from targetopt.problems.data.progress import ShownProgress
+from targetopt.theory.figures import FIGURES as THEORY
+from targetopt.types import BadArgument
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much of a figure is run; ``m`` and the methods are the same at every scale."""
+
+    epochs: int
+    seeds: int
+    batch_size: tuple[int | str, ...]
+
+
+SCALES: Mapping[str, Scale] = {
+    "smoke": Scale(epochs=1, seeds=1, batch_size=(625, "full")),
+    "quick": Scale(epochs=20, seeds=3, batch_size=(125, 625, "full")),
+    "paper": Scale(epochs=500, seeds=3, batch_size=(25, 125, 625, "full")),
+}
+"""Seconds; minutes; and the paper's own (App. E)."""
+
+THEORY_TITLES = {
+    "theory-bounds": "§4: measured distances beside the bounds",
+    "theory-counterexample": "Prop. 4.4: the bias of stochastic surrogates, and its cure",
+}
+
+NEARER_STAND_INS = {"rcv1": "rcv1-v2-subset"}
+"""Real data that resemble a data set more than its synthetic twin does; taken where they lie at hand."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure at one scale, ready to run.
+
+    Attributes:
+        name: as in the command line.
+        experiment: its grid.
+        stand_ins: for each data set that could not be had, what was taken instead.
+    """
+
+    name: str
+    experiment: Experiment
+    stand_ins: dict[str, str]
+
+
+def names() -> tuple[str, ...]:
+    """Every figure that ``targetopt reproduce`` knows.
+
+    >>> names()[0], names()[-1]
+    ('fig2-rcv1', 'theory-counterexample')
+    """
+    entries = resources.files("targetopt.paper").iterdir()
+    supervised = sorted(e.name.removesuffix(".toml") for e in entries if e.name.endswith(".toml"))
+    return (*supervised, *THEORY)
+
+
+def title(name: str) -> str:
+    """What a figure shows, in a line.
+
+    >>> title("figA-svrg")
+    'App. E.5: SSO and SVRG, squared loss'
+    """
+    check(name)
+    return THEORY_TITLES[name] if name in THEORY else str(_table(name)["name"])
+
+
+def check(name: str) -> None:
+    """Refuse a name that is none of :func:`names`, listing them."""
+    if name in names():
+        return
+    near = difflib.get_close_matches(name, names(), n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    raise BadArgument(
+        f"figure={name!r} is unknown.{hint} The figures are: {', '.join(names())}; or 'all'."
+    )
+
+
+def load(name: str, scale: str) -> Figure:
+    """The grid of a supervised figure at a scale, with stand-ins for data that cannot be had.
+
+    >>> figure = load("figA-svrg", "paper")  # doctest: +SKIP
+    >>> figure.experiment.epochs, figure.experiment.seeds  # doctest: +SKIP
+    (500, 3)
+    """
+    check(name)
+    if scale not in SCALES:
+        raise BadArgument(f"scale={scale!r} must be one of {', '.join(SCALES)}")
+    table = _table(name)
+    stand_ins = {}
+    for problem in table["problems"]:
+        wanted = problem["name"]
+        problem["name"] = available(wanted)
+        if problem["name"] != wanted:
+            stand_ins[wanted] = problem["name"]
+    size = SCALES[scale]
+    shown = [f"{scale} scale", *(f"{new} in place of {old}" for old, new in stand_ins.items())]
+    experiment = Experiment(
+        name=f"{name} · {table['name']} ({'; '.join(shown)})",
+        problems=table["problems"],
+        methods=table["methods"],
+        epochs=size.epochs,
+        seeds=size.seeds,
+        batch_size=list(size.batch_size),
+    )
+    return Figure(name, experiment, stand_ins)
+
+
+@lru_cache
+def available(name: str) -> str:
+    """The data set ``name`` if it is here or can be downloaded, else what stands in for it.
+
+    Only its absence is excused: a file that is there but is something else remains an error.
+    """
+    dataset = data.find(name)
+    try:
+        with ShownProgress(name) as progress:
+            data.load(dataset, progress=progress)
+    except data.MissingError:
+        nearer = NEARER_STAND_INS.get(name)
+        if nearer is not None and data.locate(data.find(nearer)) is not None:
+            return nearer
+        return dataset.stand_in
+    return name
+
+
+def _table(name: str) -> dict[str, Any]:
+    path = resources.files("targetopt.paper") / f"{name}.toml"
+    return tomllib.loads(path.read_text(encoding="utf-8"))

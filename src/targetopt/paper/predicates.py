@@ -1,0 +1,272 @@
+"""Tests of claims: each scores cases (panel × method) × seeds, 1 for yes, ½ for a tie, 0 for no."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+
+from targetopt.bench import statistics
+from targetopt.bench.store import Run
+from targetopt.bench.verdicts import Judgement, Verdict
+from targetopt.paper.evidence import (
+    EVERYWHERE,
+    Array,
+    Case,
+    Evidence,
+    Methods,
+    NotJudged,
+    Where,
+    final_loss,
+    share_of_rises,
+)
+
+VISIBLE = 1.01
+"""Losses nearer than one per cent tie: no reader of a log-log figure tells them apart."""
+ON_PAR = 2.0
+"""\"On par\" is at most twice the loss: nearer than two neighbouring grid lines of a log axis."""
+
+ALWAYS, PLAINLY, MOSTLY = 1.0, 0.9, 0.5
+"""The share of cases a claim asks for: "across both m and batch size", a plain statement, "generally"."""
+
+
+@dataclass(frozen=True)
+class Scores:
+    """``values[seed, case]``, what each case is, and where there are losses to compare, their ratios."""
+
+    values: Array
+    cases: list[str]
+    batch_sizes: list[int | str]
+    ratios: Array | None = None
+
+
+Pair = tuple[Case, list[Case]]
+"""A case and those it is compared with."""
+
+
+class Predicate(Protocol):
+    """What a claim says of one case, as something that can be computed."""
+
+    def scores(self, evidence: Evidence) -> Scores: ...
+
+    def describe(self) -> str:
+        """When a case counts, in words."""
+
+
+@dataclass(frozen=True)
+class Contest:
+    """Each of ``methods`` against the best of ``rivals`` on its panel, seed by seed."""
+
+    methods: Methods
+    rivals: tuple[Methods, ...]
+
+    def pairs(self, evidence: Evidence, where: Where) -> list[Pair]:
+        beside: dict[str, Pair] = {}
+        for rival in self.rivals:
+            for case, other in evidence.pairs(self.methods, rival, where):
+                beside.setdefault(case.label, (case, []))[1].append(other)
+        if not beside:
+            raise NotJudged("what it compares was not run on the same panels at the same scale")
+        return list(beside.values())
+
+
+def contest(methods: Methods, *rivals: Methods) -> tuple[Contest, ...]:
+    return (Contest(methods, rivals),)
+
+
+def counterparts(figure: str, *methods: Methods) -> tuple[Contest, ...]:
+    """Each of the methods against itself in another figure."""
+    return tuple(Contest(each, (each.of(figure),)) for each in methods)
+
+
+@dataclass(frozen=True)
+class Beats:
+    """The final loss is below that of every rival, by more than 1 %."""
+
+    contests: tuple[Contest, ...]
+    where: Where = EVERYWHERE
+
+    def scores(self, evidence: Evidence) -> Scores:
+        return _compared(_all_pairs(self.contests, evidence, self.where), _won)
+
+    def describe(self) -> str:
+        return "final loss lower by more than 1 % (within 1 %: half)"
+
+
+@dataclass(frozen=True)
+class OnPar:
+    """The final loss is at most ``factor`` times that of every rival."""
+
+    contests: tuple[Contest, ...]
+    factor: float = ON_PAR
+    where: Where = EVERYWHERE
+
+    def scores(self, evidence: Evidence) -> Scores:
+        def near(ours: Array, theirs: Array) -> Array:
+            return np.asarray(ours <= self.factor * theirs, dtype=float)
+
+        return _compared(_all_pairs(self.contests, evidence, self.where), near)
+
+    def describe(self) -> str:
+        return f"final loss at most {self.factor:g} times the rival's"
+
+
+@dataclass(frozen=True)
+class RisesLess:
+    """Fewer epochs end with a higher loss than the one before, than with the rivals."""
+
+    contests: tuple[Contest, ...]
+
+    def scores(self, evidence: Evidence) -> Scores:
+        pairs = _all_pairs(self.contests, evidence, EVERYWHERE)
+        columns = []
+        for case, others in pairs:
+            ours = case.measure(share_of_rises)
+            theirs = np.min([other.measure(share_of_rises) for other in others], axis=0)
+            columns.append((ours < theirs) + 0.5 * (ours == theirs))
+        return _scores([case for case, _ in pairs], columns)
+
+    def describe(self) -> str:
+        return "fewer epochs that end higher than the one before (equally many: half)"
+
+
+@dataclass(frozen=True)
+class MoreStepsHelp:
+    """From each m to the next larger one the final loss falls by more than 1 %."""
+
+    methods: Methods
+    where: Where = EVERYWHERE
+
+    def scores(self, evidence: Evidence) -> Scores:
+        panels: dict[str, list[Case]] = {}
+        for case in evidence.cases(self.methods, self.where):
+            panels.setdefault(case.panel, []).append(case)
+        pairs: list[Pair] = []
+        for cases in panels.values():
+            ordered = sorted(cases, key=lambda case: int(str(case.method["m"])))
+            pairs += [(more, [less]) for less, more in itertools.pairwise(ordered)]
+        if not pairs:
+            raise NotJudged("there is one m only")
+        return _compared(pairs, _won)
+
+    def describe(self) -> str:
+        return "final loss lower by more than 1 % at the next larger m (within 1 %: half)"
+
+
+@dataclass(frozen=True)
+class Reaches:
+    """The gradient norm falls below ``level`` at some recorded step."""
+
+    methods: Methods
+    level: float
+    where: Where = EVERYWHERE
+
+    def scores(self, evidence: Evidence) -> Scores:
+        cases = evidence.cases(self.methods, self.where)
+        return _scores(cases, [case.measure(self._reached) for case in cases])
+
+    def _reached(self, run: Run) -> float:
+        return float((run.columns["grad_norm"] < self.level).any())
+
+    def describe(self) -> str:
+        return f"‖∇h‖ < {self.level:g} before the last epoch ends"
+
+
+def judge(claim: str, predicate: Predicate, asks: float, evidence: Evidence) -> Verdict:
+    """A claim that a share of cases, ``asks``, satisfies ``predicate``.
+
+    Holds if the whole 95 % interval of the share (bootstrap over seeds, cases fixed) is above
+    ``asks``; does not hold if all of it is below ½; mixed otherwise. With one seed there is no
+    interval, and the share itself decides.
+    """
+    scores = predicate.scores(evidence)
+    share, low, high = _interval(scores.values, statistics.mean)
+    holds = low > asks or low == 1.0
+    verdict: Judgement = "holds" if holds else "does not hold" if high < 0.5 else "mixed"
+    per_case = scores.values.mean(axis=0)
+    worst = int(per_case.argmin())
+    numbers: dict[str, float | str] = {
+        "share": share,
+        "95 % interval": f"{low:.3g} … {high:.3g}" if len(scores.values) > 1 else "one seed: none",
+        "cases: yes, even, no": f"{(per_case > 0.5).sum()}, {(per_case == 0.5).sum()}, "
+        f"{(per_case < 0.5).sum()}",
+    }
+    if scores.ratios is not None:
+        numbers["median ratio of losses"] = float(statistics.quantile(scores.ratios.ravel(), 0.5))
+        worst = int(np.median(scores.ratios, axis=0).argmax())
+    if per_case[worst] < 1:
+        numbers["worst case"] = scores.cases[worst]
+    test = (
+        f"{predicate.describe()}; share of {len(scores.cases)} cases × {len(scores.values)} seeds "
+        f"{'all' if asks == 1 else f'above {asks:g}'} (bootstrap over seeds); {evidence.scale}"
+    )
+    return Verdict(claim, verdict, numbers, scores.values.size, test)
+
+
+def judge_difference(
+    claim: str, predicate: Predicate, quiet: Sequence[int | str], evidence: Evidence
+) -> Verdict:
+    """A claim that the share is larger on the batch sizes ``quiet`` than on the others."""
+    scores = predicate.scores(evidence)
+    chosen = np.isin(np.array([str(size) for size in scores.batch_sizes]), [str(q) for q in quiet])
+    if chosen.all() or not chosen.any():
+        raise NotJudged("it compares batch sizes of which this scale has one kind only")
+
+    def difference(values: Array) -> Array:
+        return statistics.mean(values[..., chosen]) - statistics.mean(values[..., ~chosen])
+
+    value, low, high = _interval(scores.values, difference)
+    verdict: Judgement = "holds" if low > 0 else "does not hold" if high < 0 else "mixed"
+    numbers: dict[str, float | str] = {
+        f"share at batch {' and '.join(map(str, quiet))}": float(scores.values[:, chosen].mean()),
+        "share at the others": float(scores.values[:, ~chosen].mean()),
+        "difference": value,
+        "95 % interval": f"{low:.3g} … {high:.3g}" if len(scores.values) > 1 else "one seed: none",
+    }
+    test = f"{predicate.describe()}; difference of shares above 0; {evidence.scale}"
+    return Verdict(claim, verdict, numbers, scores.values.size, test)
+
+
+def _interval(values: Array, statistic: statistics.Statistic) -> tuple[float, float, float]:
+    found = statistics.bootstrap(values, statistic, better="higher")
+    value = float(found.value)
+    return (value, float(found.low), float(found.high)) if found.has_interval else (value,) * 3
+
+
+class _Score(Protocol):
+    def __call__(self, ours: Array, theirs: Array) -> Array: ...
+
+
+def _won(ours: Array, theirs: Array) -> Array:
+    """1 where ours is visibly lower, 0 where theirs is, ½ otherwise; two diverged runs tie."""
+    won, lost = ours < theirs / VISIBLE, theirs < ours / VISIBLE
+    return np.asarray(0.5 + 0.5 * won - 0.5 * lost)
+
+
+def _all_pairs(contests: tuple[Contest, ...], evidence: Evidence, where: Where) -> list[Pair]:
+    return [pair for each in contests for pair in each.pairs(evidence, where)]
+
+
+def _compared(pairs: Sequence[Pair], score: _Score) -> Scores:
+    columns, ratios = [], []
+    for case, others in pairs:
+        ours = case.measure(final_loss)
+        theirs = np.min([other.measure(final_loss) for other in others], axis=0)
+        columns.append(score(ours, theirs))
+        ratios.append([_ratio(a, b) for a, b in zip(ours, theirs, strict=True)])
+    return replace(_scores([case for case, _ in pairs], columns), ratios=np.array(ratios).T)
+
+
+def _scores(cases: Sequence[Case], columns: Sequence[Array]) -> Scores:
+    labels, sizes = [case.label for case in cases], [case.batch_size for case in cases]
+    return Scores(np.stack(columns, axis=1), labels, sizes)
+
+
+def _ratio(ours: float, theirs: float) -> float:
+    """ours/theirs, with 1 where both are 0 or both infinite."""
+    if ours == theirs:
+        return 1.0
+    return ours / theirs if theirs > 0 else np.inf
