@@ -30,7 +30,7 @@ FILES = {
     "RCV1-v2 subset": "rcv1_like_20242.binary.bz2",
 }
 ACCURACY = 1e-6
-TOLERANCES = [10.0**-k for k in np.arange(1, 11.01, 0.5)]
+TOLERANCES = [10.0**-k for k in np.arange(-1, 11.01, 0.5)]
 PATIENCE = 10.0  # CPU seconds of the search for a tolerance after which a solver is given up
 ROUNDS = 7
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 PER_ENTRY = 1.0  # one stored entry of X in a product with a vector
 PER_TARGET = 15.0  # one target in the loss and the line search
+PER_STEP = 2e5  # the interpreter's part of a step
 PER_FLOP = 0.05  # multiply-and-add in a dense symmetric product
 PER_DENSE = 5.0  # one entry of the rows handed to it: gathered, made dense, weighted, read
 WORTH_FACTORING = 40  # an exact metric may cost this many steps
@@ -46,8 +47,9 @@ class Metric(ABC):
         """Called once a step, before :meth:`solve`; renews M if that pays."""
         if self._age is not None:
             self._age += 1
-            worth = steps_left * step_cost(self.objective) > self.cost(self.objective)
-            if self._age < self.patience or not worth:
+            cost, step = self.cost(self.objective), step_cost(self.objective)
+            worth = self._age >= self.patience and cost < steps_left * step
+            if not worth and cost > step / 3:  # what hardly costs anything is always done
                 return
         self._age = 0
         self.renew(curvature)
@@ -71,16 +73,20 @@ class Metric(ABC):
         return self.objective.weighted(self.objective.loss.diagonal(curvature))
 
     def squares(self) -> Any:
-        """X∘X."""
-        return _squared(self.objective.X)
+        """(X∘X)ᵀ."""
+        return _squared(self.objective.X).T
 
     def diagonal(self, curvature: Array) -> Array:
         """The diagonal of the Hessian of F's data part, shaped like θ."""
         weighted = self._weights(curvature)
-        diagonal: Array = self.squares().T @ weighted
+        diagonal: Array = self.squares() @ weighted
         if self.objective.intercept:
             return np.concatenate([diagonal, weighted.sum(axis=0)[None]])
         return diagonal
+
+    def last_diagonal(self, curvature: Array) -> Array:
+        """The same at the end of the fit, where an estimate that is already there will do."""
+        return self.diagonal(curvature)
 
 
 def cheapest_metric(objective: Objective) -> Metric:
@@ -101,7 +107,7 @@ def _worth_factoring(kind: type[Metric], objective: Objective, order: int) -> bo
 def step_cost(objective: Objective) -> float:
     """What one step of the solver costs: a product with X, one with Xᵀ, and the line search."""
     entries = 2 * PER_ENTRY * _entries(objective.X) + PER_TARGET * objective.weights.size
-    return _outputs(objective) * entries
+    return PER_STEP + _outputs(objective) * entries
 
 
 class Diagonal(Metric):
@@ -112,7 +118,7 @@ class Diagonal(Metric):
     second term keeps columns of a far larger scale than the rest from ruling the direction.
     """
 
-    patience = 5
+    patience = 8
 
     def __init__(self, objective: Objective) -> None:
         super().__init__(objective)
@@ -126,11 +132,15 @@ class Diagonal(Metric):
         return PER_ENTRY * _entries(objective.X) * _outputs(objective)
 
     def renew(self, curvature: Array) -> None:
-        h = self.diagonal(curvature) + self.objective.ridge
+        self._data = self.diagonal(curvature)
+        h = self._data + self.objective.ridge
         self._inverse = _inverse(np.sqrt(h * (h.mean() + 0.01 * h)))
 
     def solve(self, gradient: Array) -> Array:
         return self._inverse * gradient
+
+    def last_diagonal(self, curvature: Array) -> Array:
+        return self._data  # a few steps old
 
 
 class Primal(Metric):

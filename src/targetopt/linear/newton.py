@@ -20,6 +20,7 @@ a cached direction.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ import numpy as np
 from targetopt.linear.metrics import cheapest_metric
 from targetopt.linear.target_losses import Array, Evaluation, TargetLoss
 
-MEMORY = 4  # earlier steps kept; more saves few iterations and costs O(MEMORY·(n + d)) each
+MEMORY = 5  # earlier steps kept; more saves few iterations and costs O(MEMORY·(n + d)) each
 SLOPE_RATIO = 0.3  # a line search ends when the slope has shrunk to this part
 MAX_TRIALS = 60
 EXTEND = 4.0  # a trial is at most this many times the one before: losses flatten far away
@@ -58,8 +59,13 @@ class Objective:
 
     def adjoint(self, u: Array) -> Array:
         """Xᵀu, with the intercept's row."""
-        out: Array = self.X.T @ u
+        out: Array = self.transposed @ u
         return np.concatenate([out, u.sum(axis=0)[None]]) if self.intercept else out
+
+    @cached_property
+    def transposed(self) -> Any:
+        """Xᵀ as a view; making one anew costs as much as a small product."""
+        return self.X.T
 
     def weighted(self, u: Array) -> Array:
         """ω_i u_i; ``u`` has examples on its first axis."""
@@ -68,7 +74,7 @@ class Objective:
 
 @dataclass(frozen=True)
 class Solution:
-    """What :func:`minimise` found; ``curvature`` is the diagonal of the Hessian of F's data part."""
+    """What :func:`minimise` found; ``curvature`` is about the Hessian's diagonal, data part."""
 
     theta: Array
     value: float
@@ -117,16 +123,19 @@ def minimise(objective: Objective, theta: Array, *, tol: float, max_iter: int) -
         if after is None:  # no descent: rounding, unless a good deal was promised
             converged = step.decrease <= ROUNDING_SHARE * point.value
             break
-        # Decreases shrink by `rate` a step, so those still to come sum to a geometric series.
+        # Decreases shrink by `rate` a step, so those still to come sum to a geometric series; the
+        # larger of the last two begins it, for a single small one means little.
         rate = min(max(step.decrease / previous, rate * rate), 0.9)
+        larger = max(step.decrease, previous)
         previous, point = step.decrease, after
-        converged = previous * rate / (1.0 - rate) <= goal
-    curvature = metric.diagonal(point.at.curvature)
+        converged = larger * rate / (1.0 - rate) <= goal
+    curvature = metric.last_diagonal(point.at.curvature)
     return Solution(point.theta, point.value, curvature, n_iter, converged)
 
 
 def _point(objective: Objective, theta: Array) -> _Point:
-    z = objective.forward(theta)
+    n, outputs = objective.weights.size, theta.shape[1:]
+    z = objective.forward(theta) if theta.any() else np.zeros((n, *outputs))
     at = objective.loss.evaluate(z)
     offset = theta - objective.center
     penalty = 0.5 * float(np.vdot(objective.ridge * offset, offset))
@@ -161,23 +170,24 @@ class _Subspace:
         slot = self.slot
         self.filled = max(self.filled, slot + 1)
         self.slot = (slot + 1) % (MEMORY + 1)
-        u = u / (
-            float(np.abs(u).max()) or 1.0
-        )  # only its direction counts, and flat losses are far
-        self.steps[slot] = u
-        self.images[slot] = self.objective.forward(u)
+        # Only u's direction counts, and where losses are flat it is very long.
+        np.divide(u, float(np.abs(u).max()) or 1.0, out=self.steps[slot])
+        self.images[slot] = self.objective.forward(self.steps[slot])
         steps = self.steps[: self.filled].reshape(self.filled, -1)
         images = self.images[: self.filled].reshape(self.filled, -1)
         ridges = self.ridges[: self.filled, : self.filled]
-        ridges[slot] = ridges[:, slot] = steps @ (self.objective.ridge * u).ravel()
+        pulled = (self.objective.ridge * self.steps[slot]).ravel()
+        products = steps @ np.stack([pulled, gradient.ravel()], axis=1)
+        ridges[slot] = ridges[:, slot] = products[:, 0]
 
         weights = self.objective.weights
         curved = self.objective.loss.curve(weights, point.at.curvature, self.images[: self.filled])
         model = curved.reshape(self.filled, -1) @ images.T + ridges
-        slopes = -(steps @ gradient.ravel())
+        slopes = -products[:, 1]
         c = _least(model, slopes)
         gain = float(slopes @ c)
-        furthest = float(np.abs(c @ images).max())
+        image = c @ images
+        furthest = max(float(image.max()), -float(image.min()))
         allowed = LONGEST * (1.0 + float(np.abs(point.z).max()))
         share = allowed / furthest if furthest > allowed else 1.0
         c *= share
@@ -185,7 +195,7 @@ class _Subspace:
         ridges[slot] = ridges[:, slot] = ridges @ c
         ridges[slot, slot] = c @ ridges[:, slot]
         steps[slot] = c @ steps
-        images[slot] = c @ images
+        np.multiply(image, share, out=images[slot])
         return _Step(
             self.steps[slot],
             self.images[slot],
