@@ -17,6 +17,7 @@ from targetopt import losses as public_losses
 from targetopt.inner import LBFGS, Armijo, Exact, GradientDescent, Inner
 from targetopt.inner.stopping import DECREASE, EXACT, GRADIENT, LINE_SEARCH, MAX_STEPS
 from targetopt.rules import FTRL, AdaGrad, AdaGradNorm, GradientStep, LineSearch, Newton, Rule
+from targetopt.rules.line_search import ROUNDING
 from targetopt.types import MissingCapability
 
 Array = NDArray[np.float64]
@@ -93,6 +94,7 @@ def loss_spec(loss: public_losses.Loss) -> LossSpec:
 # -- rules ----------------------------------------------------------------------------------------
 
 GRADIENT_STEP, LINE_SEARCH_RULE, ADAGRAD_NORM, ADAGRAD, NEWTON, FTRL_RULE = 0, 1, 2, 3, 4, 5
+LINE_SEARCH_ALLOWANCE = ROUNDING * float(np.finfo(np.float64).eps)
 # Rows of the memory table: sums (AdaGrad's squares, FTRL's gradients), first targets, times seen.
 SUMS, STARTS, TIMES_SEEN = 0, 1, 2
 # Places of ``numbers``: the inner solver's carried step and the rule's own number.

@@ -5,9 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
+
 from targetopt.divergence import SquaredEuclidean
 from targetopt.rules.base import Proposal, Rule
 from targetopt.types import BadArgument, State, TargetPoint
+
+ROUNDING = 8.0
+"""Units in the loss's last place by which the comparison may be off. Without them, ties (η = 1/L at c = ½
+on a squared loss) are decided by rounding, and no step is ever found where the loss is flat."""
 
 
 @dataclass(frozen=True)
@@ -55,9 +61,10 @@ class LineSearch(Rule):
         assert point.value is not None  # `check` has refused such oracles
         eta = self._first_trial(point, lr, state)
         loss, slope = float(point.loss), float(point.gradient_norm_squared)
+        allowance = ROUNDING * torch.finfo(point.losses.dtype).eps * abs(loss)
         for _ in range(self.max_backtracks + 1):
             trial = point.value(point.targets - eta * point.gradients).mean()
-            if float(trial) <= loss - self.c * eta * slope:
+            if float(trial) <= loss - self.c * eta * slope + allowance:
                 break
             eta *= self.shrink
         used = eta * decay

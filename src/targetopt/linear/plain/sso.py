@@ -17,6 +17,7 @@ from targetopt.linear.spec import (
     FTRL_RULE,
     INNER_STEP,
     INNER_STEPS,
+    LINE_SEARCH_ALLOWANCE,
     LINE_SEARCH_RULE,
     NEWTON,
     ORACLE_CALLS,
@@ -144,7 +145,7 @@ def _target_line_search(
     for _ in range(rule.max_backtracks + 1):
         counts[VALUE_CALLS] += 1
         after = losses.value(loss, z - eta * slope, y).mean()
-        if after <= before - rule.c * eta * squared:
+        if after <= before - rule.c * eta * squared + LINE_SEARCH_ALLOWANCE * abs(before):
             break
         eta *= rule.shrink
     return float(eta)
