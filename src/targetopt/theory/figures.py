@@ -37,7 +37,7 @@ class _Sizes:
 _SIZES: dict[str, _Sizes] = {
     "smoke": _Sizes(problems=4, seeds=50, steps=60, runs=5_000, longest=10_000, instances=30),
     "quick": _Sizes(problems=20, seeds=200, steps=150, runs=50_000, longest=100_000),
-    "paper": _Sizes(problems=60, seeds=200, steps=200, runs=100_000, longest=1_000_000),
+    "paper": _Sizes(problems=90, seeds=200, steps=200, runs=100_000, longest=1_000_000),
 }
 
 
@@ -46,7 +46,7 @@ def theory_bounds(out: Path, scale: Scale) -> list[Verdict]:
 
     Args:
         out: the directory to write to; made if it does not exist.
-        scale: ``"smoke"`` (seconds), ``"quick"`` or ``"paper"`` (60 problems, 200 seeds each).
+        scale: ``"smoke"`` (seconds), ``"quick"`` or ``"paper"`` (90 problems, 200 seeds each).
     """
     from targetopt.theory.figure_panels import draw_bounds
 

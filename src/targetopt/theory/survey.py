@@ -164,7 +164,9 @@ def _one_problem(
     n, d = int(rng.integers(4, 11)), int(rng.integers(1, 4))
     problem = random_problem(rng, n=n, d=d)
     batch_size = int(rng.choice([1, d, max(1, n // 2), n]))
-    start = problem.minimiser + rng.normal(size=d) * float(rng.choice([0.0, 1.0, 5.0]))
+    # from z* itself the full batch does not move at all, and nothing would be compared
+    far = [1.0, 5.0] if batch_size == n else [0.0, 1.0, 5.0]
+    start = problem.minimiser + rng.normal(size=d) * float(rng.choice(far))
     constants = problem.target_constants(batch_size)
     found = []
     for schedule in schedules:
