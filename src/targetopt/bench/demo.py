@@ -13,10 +13,10 @@ from targetopt.bench.store import Store
 M = [1, 20, 100]
 COLUMNS = {
     "loss": ("loss", "{:.3g}"),
-    "accuracy": ("accuracy", "{:.1f} %"),
-    "oracle_calls": ("oracle calls", "{:.0f}"),
-    "value_calls": ("value calls", "{:.0f}"),
-    "inner_steps": ("inner steps", "{:.0f}"),
+    "accuracy": ("correct %", "{:.1f}"),
+    "oracle_calls": ("oracle", "{:.0f}"),
+    "value_calls": ("values", "{:.0f}"),
+    "inner_steps": ("inner", "{:.0f}"),
     "wall_time": ("seconds", "{:.2f}"),
 }
 """What the tables in the terminal show: heading and format of each column."""
@@ -35,7 +35,7 @@ def experiment(seeds: int) -> Experiment:
             {"name": "sso", "m": M},
             {"name": "sso", "rule": "line-search", "m": M},
             {"name": "sso", "rule": "adagrad", "m": M},
-            {"name": "sso", "rule": "newton", "m": M, "lr": 0.1},
+            {"name": "sso", "rule": "newton", "m": M},
             {"name": "sgd", "lr": 0.1},
             {"name": "sls"},
             {"name": "adam", "lr": 0.01},
@@ -58,7 +58,7 @@ def tables(directory: str | Path) -> Iterator[Table]:
         shown = Table(title=problem, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
         shown.add_column("method", no_wrap=True)
         for heading in COLUMNS.values():
-            shown.add_column(heading[0], justify="right")
+            shown.add_column(heading[0], justify="right", no_wrap=True)
         medians = {method: np.median(values, axis=0) for method, values in methods.items()}
         for method, median in sorted(medians.items(), key=lambda item: item[1][0]):
             formats = [heading[1] for heading in COLUMNS.values()]
