@@ -42,10 +42,9 @@ def test_targets_and_derivatives_are_those_of_the_module(outputs, bias, convert)
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 def test_derivatives_of_every_order():
     X, weight = sparse(), torch.randn(2, 7, dtype=torch.float64, requires_grad=True)
-    forward = to.Linear(weight, X)
 
-    def squares(_weight):
-        return forward().square()
+    def squares(weight):
+        return to.Linear(weight, X)().square()
 
     assert torch.autograd.gradcheck(squares, (weight,), check_forward_ad=True)
     assert torch.autograd.gradgradcheck(squares, (weight,))
