@@ -88,8 +88,8 @@ class Armijo(Inner):
                     accepted = True
                     break
                 accepted = False
-                if torch.equal(there.z, now.z):  # so short a step that rounding swallows it
-                    break
+                if not objective.weight_decay and torch.equal(there.z, now.z):
+                    break  # so short a step that rounding swallows it
                 alpha *= self.shrink
             if not accepted:
                 line.move(0.0)
