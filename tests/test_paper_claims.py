@@ -1,0 +1,230 @@
+"""Claims judged on constructed results whose answers are known."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from targetopt.bench.store import Store
+from targetopt.paper import claims, figures
+from targetopt.paper.evidence import ADAM, SGD, SLS, SSO, Evidence, Methods, NotJudged, Where
+from targetopt.paper.predicates import (
+    ALWAYS,
+    MOSTLY,
+    PLAINLY,
+    Beats,
+    MoreStepsHelp,
+    OnPar,
+    Reaches,
+    RisesLess,
+    contest,
+    counterparts,
+    judge,
+    judge_difference,
+)
+
+Finals = dict[str, list[float]]
+"""Label of a method ("sgd", "sso 10") → its final loss for each seed; nan is a diverged run."""
+
+
+def results(
+    out: Path,
+    finals: Finals,
+    *,
+    figure: str = "fig",
+    batch: int | str = 25,
+    problem: str = "mushrooms",
+    curves: dict[str, list[float]] | None = None,
+    status: str = "done",
+) -> Path:
+    """Add runs to ``out/figure`` as a runner would have left them; returns ``out``."""
+    store = Store(out / figure)
+    store.prepare()
+    plan = store.plan()
+    for label, values in finals.items():
+        name, _, m = label.partition(" ")
+        method: dict[str, Any] = {"name": name}
+        if m:
+            method |= {"rule": "gradient-step", "m": int(m)}
+        for seed, value in enumerate(values):
+            config = {
+                "problem": {"name": problem},
+                "method": method,
+                "batch_size": batch,
+                "epochs": 2,
+                "seed": seed,
+            }
+            key = hashlib.sha256(json.dumps([figure, config]).encode()).hexdigest()[:16]
+            losses = (curves or {}).get(label, [1.0, value, value])
+            manifest = {
+                "id": key,
+                "status": "diverged" if value != value else status,
+                "problem": {"name": problem, "label": problem},
+                "method": {**method, "label": label},
+                "config": config,
+                **{k: config[k] for k in ("seed", "batch_size", "epochs")},
+            }
+            counts = ("oracle_calls", "value_calls", "inner_steps", "forward_calls")
+            rows = [
+                {
+                    "step": k,
+                    **dict.fromkeys((*counts, "backward_calls"), k),
+                    "epoch": float(k),
+                    "wall_time": 0.0,
+                    "loss": loss,
+                    "grad_norm": loss,
+                }
+                for k, loss in enumerate(losses)
+                if loss == loss
+            ]
+            store.save(manifest, rows)
+            plan.append({"id": key})
+    (store.directory / "plan.json").write_text(json.dumps(plan))
+    return out
+
+
+def evidence(out: Path) -> Evidence:
+    return Evidence(out, "fig")
+
+
+def test_beats_counts_wins_ties_and_losses(tmp_path: Path) -> None:
+    out = results(
+        tmp_path, {"sso 1": [0.5, 0.5, 0.5], "sso 10": [1.0, 0.995, 2.0], "sgd": [1.0] * 3}
+    )
+    verdict = judge("c", Beats(contest(SSO, SGD)), PLAINLY, evidence(out))
+    assert verdict.numbers["share"] == pytest.approx((3 + 0.5 + 0.5 + 0) / 6)
+    assert verdict.verdict == "mixed"
+    assert verdict.n == 6
+    assert verdict.numbers["cases: yes, even, no"] == "1, 0, 1"
+    assert str(verdict.numbers["worst case"]).startswith("sso 10 on mushrooms")
+    assert "2 epochs, 3 seeds" in verdict.test
+
+
+@pytest.mark.parametrize(
+    ("ours", "asks", "expected"),
+    [
+        ([0.5, 0.5, 0.5], ALWAYS, "holds"),
+        ([0.5, 0.5, 1.0], ALWAYS, "mixed"),
+        ([0.5, 0.5, 1.0], MOSTLY, "mixed"),  # the interval reaches down to ½
+        ([1.0, 1.0, 1.0], MOSTLY, "mixed"),
+        ([2.0, 2.0, 2.0], MOSTLY, "does not hold"),
+        ([0.5, float("nan"), 0.5], PLAINLY, "mixed"),
+        ([float("nan")] * 3, PLAINLY, "does not hold"),
+        ([0.5], PLAINLY, "holds"),
+    ],
+)
+def test_verdicts_follow_the_interval(
+    tmp_path: Path, ours: list[float], asks: float, expected: str
+) -> None:
+    out = results(tmp_path, {"sso 1": ours, "sgd": [1.0] * len(ours)})
+    verdict = judge("c", Beats(contest(SSO, SGD)), asks, evidence(out))
+    assert verdict.verdict == expected
+    assert ("one seed" in str(verdict.numbers["95 % interval"])) == (len(ours) == 1)
+
+
+def test_a_share_over_many_panels_needs_its_whole_interval_above_what_is_asked(
+    tmp_path: Path,
+) -> None:
+    for position in range(20):
+        lost = 2.0 if position == 0 else 0.5
+        results(
+            tmp_path,
+            {"sso 1": [0.5, 0.5, lost], "sgd": [1.0] * 3},
+            problem=f"p{position}",
+        )
+    verdict = judge("c", Beats(contest(SSO, SGD)), PLAINLY, evidence(tmp_path))
+    assert verdict.numbers["share"] == pytest.approx(59 / 60)
+    assert verdict.verdict == "holds"
+    assert judge("c", Beats(contest(SSO, SGD)), ALWAYS, evidence(tmp_path)).verdict == "mixed"
+
+
+def test_every_rival_has_to_be_beaten(tmp_path: Path) -> None:
+    out = results(tmp_path, {"sso 1": [0.5, 0.5], "sls": [1.0, 0.4], "adam": [0.4, 1.0]})
+    verdict = judge("c", Beats(contest(SSO, SLS, ADAM)), MOSTLY, evidence(out))
+    assert (verdict.verdict, verdict.numbers["share"]) == ("does not hold", 0.0)
+    verdict = judge("c", OnPar(contest(SSO, SLS, ADAM)), ALWAYS, evidence(out))
+    assert verdict.verdict == "holds"
+    assert verdict.numbers["median ratio of losses"] == pytest.approx(1.25)
+
+
+@given(
+    ours=st.lists(st.floats(1e-6, 1e6) | st.just(float("inf")), min_size=3, max_size=3),
+    theirs=st.lists(st.floats(1e-6, 1e6) | st.just(float("inf")), min_size=3, max_size=3),
+)
+def test_beating_is_antisymmetric(
+    tmp_path_factory: pytest.TempPathFactory, ours: list[float], theirs: list[float]
+) -> None:
+    def diverged_if_infinite(values: list[float]) -> list[float]:
+        return [float("nan") if value == float("inf") else value for value in values]
+
+    out = tmp_path_factory.mktemp("pair")
+    results(out, {"sls": diverged_if_infinite(ours), "sgd": diverged_if_infinite(theirs)})
+    one = judge("c", Beats(contest(SLS, SGD)), MOSTLY, evidence(out)).numbers["share"]
+    other = judge("c", Beats(contest(SGD, SLS)), MOSTLY, evidence(out)).numbers["share"]
+    assert isinstance(one, float)
+    assert one + float(other) == pytest.approx(1.0)
+
+
+def test_more_steps_help_compares_neighbouring_m(tmp_path: Path) -> None:
+    out = results(tmp_path, {"sso 100": [0.3], "sso 1": [1.0], "sso 20": [0.6], "sso 10": [0.5]})
+    verdict = judge("c", MoreStepsHelp(SSO), MOSTLY, evidence(out))
+    assert verdict.numbers["share"] == pytest.approx(2 / 3)  # 1→10 and 20→100, but not 10→20
+    assert verdict.n == 3
+
+
+def test_shares_are_compared_between_batch_sizes(tmp_path: Path) -> None:
+    results(tmp_path, {"sso 1": [1.0, 1.0], "sso 10": [0.5, 0.5]}, batch="full")
+    results(tmp_path, {"sso 1": [1.0, 1.0], "sso 10": [2.0, 0.5]}, batch=25)
+    helps, seen = MoreStepsHelp(SSO), evidence(tmp_path)
+    verdict = judge_difference("c", helps, (625, "full"), seen)
+    assert verdict.numbers["difference"] == pytest.approx(0.5)
+    assert verdict.verdict == "mixed"  # one of two seeds has no difference at all
+    with pytest.raises(NotJudged, match="batch sizes"):
+        judge_difference("c", helps, (25, "full"), seen)
+
+
+def test_reaching_a_gradient_norm_is_asked_of_the_chosen_problem(tmp_path: Path) -> None:
+    results(tmp_path, {"sso 20": [1e-7, 1e-5]}, problem="synthetic-mushrooms")
+    results(tmp_path, {"sso 20": [1.0, 1.0]}, problem="ijcnn1")
+    on_mushrooms = Reaches(Methods("sso", m=20), 1e-6, Where(problem="mushrooms"))
+    verdict = judge("c", on_mushrooms, ALWAYS, evidence(tmp_path))
+    assert (verdict.numbers["share"], verdict.verdict, verdict.n) == (0.5, "mixed", 2)
+
+
+def test_rises_are_compared_with_the_counterpart_at_the_same_m(tmp_path: Path) -> None:
+    finals: Finals = {"sso 1": [1.0, 1.0], "sso 10": [1.0, 1.0]}
+    falls, rises = [3.0, 2.0, 1.0], [3.0, 2.0, 2.5]
+    results(tmp_path, finals, curves={"sso 1": falls, "sso 10": rises})
+    results(tmp_path, finals, curves={"sso 1": rises, "sso 10": rises}, figure="other")
+    verdict = judge("c", RisesLess(counterparts("other", SSO)), MOSTLY, evidence(tmp_path))
+    assert verdict.numbers["share"] == pytest.approx(0.75)
+    assert verdict.n == 4
+
+
+def test_what_cannot_be_judged_says_why(tmp_path: Path) -> None:
+    out = results(tmp_path, {"sso 1": [0.5], "sgd": [1.0]})
+    beats = Beats(counterparts("figA-sgd-constant-squared", SSO))
+    with pytest.raises(NotJudged, match="needs the results of figA-sgd-constant-squared"):
+        judge("c", beats, MOSTLY, evidence(out))
+    with pytest.raises(NotJudged, match="has no adam"):
+        judge("c", Beats(contest(SSO, ADAM)), MOSTLY, evidence(out))
+    results(out, {"adam": [1.0]}, status="failed")
+    with pytest.raises(NotJudged, match="1 of the 3 runs of fig have not ended well"):
+        judge("c", Beats(contest(SSO, SGD)), MOSTLY, evidence(out))
+
+
+def test_every_supervised_figure_has_claims_and_needs_come_first() -> None:
+    supervised = [name for name in figures.names() if not name.startswith("theory")]
+    assert sorted(claims.CLAIMS) == sorted(supervised)
+    order = claims.in_order(figures.names())
+    assert sorted(order) == sorted(figures.names())
+    for name, of_figure in claims.CLAIMS.items():
+        for claim in of_figure:
+            for needed in claim.needs:
+                assert order.index(needed) < order.index(name)
