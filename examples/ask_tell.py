@@ -1,7 +1,7 @@
 """An oracle that answers tomorrow: ask today, tell in another process.
 
 ``python examples/ask_tell.py ask DIR`` writes the question; somebody labels it; ``python
-examples/ask_tell.py tell DIR`` finishes the step. Run without arguments, it does three rounds of both, each
+examples/ask_tell.py tell DIR`` finishes the step. Run without arguments, it does two rounds of both, each
 in a process of its own.
 """
 
@@ -61,7 +61,7 @@ def main() -> None:
         {"ask": ask, "tell": tell}[sys.argv[1]](Path(sys.argv[2]))
         return
     with tempfile.TemporaryDirectory() as folder:
-        for _ in range(3):
+        for _ in range(2):
             for verb in ("ask", "tell"):
                 subprocess.run([sys.executable, __file__, verb, folder], check=True)
 

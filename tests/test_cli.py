@@ -103,7 +103,7 @@ def test_the_demo_ends_with_a_table_and_a_report(
     )
     monkeypatch.setattr(demo, "experiment", lambda seeds: small)
     output = invoke("demo", "--out", tmp_path / "demo", "--seeds", "1", "--jobs", "1")
-    assert "SSO-Newton m=100 lr=0.1" in output
+    assert "SSO-Newton m=100" in output
     assert "oracle calls" in output
     assert str((tmp_path / "demo" / "report.html").resolve()) in output
     assert (tmp_path / "demo" / "report.html").stat().st_size > 10_000

@@ -57,5 +57,5 @@ def test_a_new_rule_is_one_file():
 
 def test_ask_and_tell_in_processes_of_their_own():
     losses = [float(x) for x in re.findall(r"loss (\d\.\d+)", python("examples/ask_tell.py"))]
-    assert len(losses) == 3
-    assert losses[2] < losses[1] < losses[0]
+    assert len(losses) == 2
+    assert losses[1] < losses[0]

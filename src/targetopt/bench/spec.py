@@ -120,8 +120,9 @@ def _toml(value: Any) -> str:
         return "[" + ", ".join(map(_toml, value)) + "]"
     if isinstance(value, float) and value != value:
         return "nan"
-    # TOML's basic strings, booleans and numbers are JSON's, infinities aside.
-    return json.dumps(value, ensure_ascii=False).replace("Infinity", "inf")
+    text = json.dumps(value, ensure_ascii=False)
+    # the one value that JSON and TOML spell differently; a string may say anything
+    return text.replace("Infinity", "inf") if isinstance(value, float) else text
 
 
 def faults_of(
