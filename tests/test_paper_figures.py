@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -19,13 +20,14 @@ SUPERVISED = [name for name in claims.in_order(figures.names()) if name in claim
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
-@pytest.fixture(autouse=True)
-def _no_network(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+@pytest.fixture(autouse=True, scope="module")
+def _no_network() -> Iterator[None]:
     """Real data where they lie beside the checkout, stand-ins otherwise; never a download."""
-    monkeypatch.setenv("TARGETOPT_DATA", str(SHARED))
-    monkeypatch.setenv("TARGETOPT_DATA_URL", "http://127.0.0.1:9")
-    figures.available.cache_clear()
-    yield
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TARGETOPT_DATA", str(SHARED))
+        patch.setenv("TARGETOPT_DATA_URL", "http://127.0.0.1:9")
+        figures.available.cache_clear()  # what is asked for once is remembered
+        yield
     figures.available.cache_clear()
 
 
@@ -106,6 +108,7 @@ def test_stand_ins_are_the_nearest_there_is(
 ) -> None:
     monkeypatch.setenv("TARGETOPT_DATA", str(tmp_path))
     monkeypatch.setenv("TARGETOPT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(figures, "available", lru_cache(figures.available.__wrapped__))
     assert figures.available("mushrooms") == "synthetic-mushrooms"
     assert figures.available("rcv1") == "synthetic-rcv1"
     figures.available.cache_clear()
