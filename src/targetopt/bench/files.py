@@ -57,7 +57,7 @@ def write_in_order(files: Sequence[tuple[Path, bytes]]) -> None:
     with contextlib.ExitStack() as leftovers:
         renames = []
         for path, data in files:
-            temporary = path.with_name(path.name + ".tmp")
+            temporary = temporary_name(path)
             leftovers.callback(_remove, temporary)
             with explained(path), open(temporary, "wb") as file:
                 file.write(data)
@@ -70,6 +70,11 @@ def write_in_order(files: Sequence[tuple[Path, bytes]]) -> None:
         leftovers.pop_all()
     with explained(files[-1][0]):
         _sync_directory(files[-1][0].parent)
+
+
+def temporary_name(path: Path) -> Path:
+    """Where a file lies until it is whole; a killed writer may leave it behind."""
+    return path.with_name(path.name + ".tmp")
 
 
 def _remove(path: Path) -> None:

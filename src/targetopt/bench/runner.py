@@ -231,7 +231,7 @@ def _keep_house(store: Store, config: RunConfig) -> None:
     """A settled run needs no checkpoint; and it takes the labels it has in the specification now."""
     manifest = store.manifest(config.id)
     assert manifest is not None
-    if manifest["status"] != "timeout" and store.checkpoint_path(config.id).exists():
+    if manifest["status"] != "timeout":
         store.drop_checkpoint(config.id)
     labels = (config.problem_label, config.method_label)
     shown = (manifest["problem"]["label"], manifest["method"]["label"])

@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from targetopt.bench.claims import Claims
-from targetopt.bench.files import StoreError, explained, write_in_order, write_whole
+from targetopt.bench.files import StoreError, explained, temporary_name, write_in_order, write_whole
 
 COUNTS = ("oracle_calls", "value_calls", "inner_steps", "forward_calls", "backward_calls")
 """What was paid for, exactly; integer columns of every metrics file."""
@@ -141,8 +141,11 @@ class Store:
         write_whole(self.manifest_path(manifest["id"]), to_json(manifest))
 
     def drop_checkpoint(self, run: str) -> None:
-        with explained(self.checkpoint_path(run)):
-            self.checkpoint_path(run).unlink(missing_ok=True)
+        """Remove the checkpoint, and what a writer killed at it left behind."""
+        path = self.checkpoint_path(run)
+        with explained(path):
+            path.unlink(missing_ok=True)
+            temporary_name(path).unlink(missing_ok=True)
 
     def ended(self) -> list[str]:
         """Ids of all runs that have a manifest, sorted."""
