@@ -27,8 +27,8 @@ class SLS(ClosureOptimizer):
         f_B(θ − η∇f_B(θ)) ≤ f_B(θ) − c·η·‖∇f_B(θ)‖²
 
     ``lr`` is η_max, the largest step ever tried; torch's schedulers lower it as they please. The
-    search begins at η₀, set by ``reset`` (the paper's options, Algorithm 2), at the first step η_max
-    and then
+    search begins at η₀, set by ``reset`` (the three options of the paper; published codes number the
+    last two in either order), at the first step η_max and then
 
     ========= ==================================================================
     ``0``     η₀ = the last accepted step: steps never grow
