@@ -1,8 +1,12 @@
 """Fixtures that every test file may use."""
 
+import os
 from pathlib import Path
 
 import pytest
+
+# Two workers on two cores: threads of theirs would only get in each other's way. Before torch is imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # A plugin registers its problem when imported, which is the engine's to do, not the doctest collector's.
 collect_ignore = ["bench_plugin.py"]
