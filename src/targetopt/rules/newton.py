@@ -22,8 +22,9 @@ class Newton(Rule):
 
     Args:
         floor: smallest curvature used. A confident mistake has a gradient near 1 and hardly any
-            curvature, and would move by 1/floor. The default stands mini-batches; on the full batch a
-            smaller floor (1e-4) is faster.
+            curvature, and would move by 1/floor. On the full batch a small floor (1e-4) is faster,
+            on mini-batches it diverges. The default is one of five values tried on one problem
+            (breast_cancer, batch 64 and full, one seed); larger m may still need 0.1 or a smaller lr.
 
     Example:
         >>> import torch, targetopt as to
