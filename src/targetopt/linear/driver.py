@@ -16,28 +16,15 @@ from targetopt.linear import backend, spec
 from targetopt.linear.baselines import SVRG, Baseline
 from targetopt.linear.operators import design
 from targetopt.linear.plain import losses
+from targetopt.linear.sampling import Batches, Index, Sampling
 from targetopt.losses import Logistic, Loss
 from targetopt.rules import FTRL, AdaGrad, AdaGradNorm, GradientStep, Rule
 from targetopt.schedules import Constant, Schedule
 from targetopt.types import BadArgument, Counts
 
 Array = NDArray[np.float64]
-Index = NDArray[np.int64]
 
 _COUNTS = ("oracle_calls", "value_calls", "inner_steps", "forward_calls", "backward_calls")
-
-
-def sample_order(n: int, seed: int, epoch: int) -> Index:
-    """The order of the examples in one epoch (from 0): a function of these numbers alone.
-
-    ``np.random.default_rng([seed, epoch]).permutation(n)``. Batches are consecutive pieces of it; the
-    last of an epoch may be shorter. A batch of all examples takes them as they stand.
-
-    Example:
-        >>> sample_order(4, seed=0, epoch=1)
-        array([3, 0, 2, 1])
-    """
-    return np.random.default_rng([seed, epoch]).permutation(n)
 
 
 @dataclass(frozen=True)
@@ -93,6 +80,7 @@ class Run:
         lr: float | None = None,
         schedule: Schedule | None = None,
         batch_size: int | None = None,
+        sampling: Sampling = "epochs",
         seed: int = 0,
         l2: float = 0.0,
         bias: bool = False,
@@ -118,18 +106,17 @@ class Run:
         self.l2 = float(l2)
         self.form = -1 if form is None else spec.FORMS.index(form)
         self.schedule: Schedule = Constant() if schedule is None else schedule
-        self.seed = seed
-        self.batch_size = self._checked_batch_size(batch_size)
-        self.steps_per_epoch = -(-self.n // self.batch_size)
+        self.batches = Batches(self.n, batch_size, seed, sampling)
+        self.steps_per_epoch = self.batches.steps_per_epoch
         self.theta = self._checked_start(start)
         self.steps = 0
-        self._drawn = -1  # the epoch whose order is at hand
         self._counts = np.zeros(spec.FORM_STEPS + len(spec.FORMS), np.int64)
         self.baseline = baseline
         if baseline is None:
             self._set_up_sso(rule, inner, lr, smoothness)
         else:
             self._set_up_baseline(baseline, rule, inner, lr)
+        self._beginning = self.state_dict()
 
     def _set_up_sso(
         self, rule: Rule | None, inner: Inner | None, lr: float | None, smoothness: float | None
@@ -173,15 +160,6 @@ class Run:
             )
         return labels.astype(np.float64)
 
-    def _checked_batch_size(self, batch_size: int | None) -> int:
-        if batch_size is None:
-            return self.n
-        if isinstance(batch_size, bool) or not 1 <= batch_size <= self.n:
-            raise BadArgument(
-                f"batch_size={batch_size!r} must lie in 1 … {self.n}, the rows of X; None takes all"
-            )
-        return int(batch_size)
-
     def _checked_start(self, start: ArrayLike | None) -> Array:
         d = self.design.shape[1]
         if start is None:
@@ -205,32 +183,42 @@ class Run:
         made = self._counts[spec.FORM_STEPS :]
         return {name: int(c) for name, c in zip(spec.FORMS, made, strict=True) if c}
 
+    def restart(self, seed: int) -> None:
+        """Stand at the start again, before the batches of another seed; nothing is validated anew.
+
+        Example:
+            >>> import targetopt as to
+            >>> run = Run(
+            ...     np.eye(3), [1, -1, 1], inner=to.Exact(), batch_size=1, sampling="independent"
+            ... )
+            >>> losses = []
+            >>> for seed in range(5):
+            ...     run.restart(seed)
+            ...     run.advance(20) and losses.append(run.measure()["loss"])
+            >>> bool(np.mean(losses) < 0.2)
+            True
+        """
+        self.load_state_dict(self._beginning)
+        was = self.batches
+        self.batches = Batches(was.n, was.batch_size, seed, was.sampling)
+
     def advance(self, steps: int) -> bool:
         """Make so many outer steps; False if the run diverged (it then stands before that step)."""
         goal = self.steps + steps
         while self.steps < goal:
-            epoch, position = divmod(self.steps, self.steps_per_epoch)
-            count = min(goal - self.steps, self.steps_per_epoch - position)
-            if position == 0 and isinstance(self.baseline, SVRG):
-                self._take_snapshot()
-            ends = np.minimum((position + 1 + np.arange(count)) * self.batch_size, self.n)
-            first = position * self.batch_size
-            multipliers = np.array([self.schedule(self.steps + 1 + t) for t in range(count)])
-            order = self._order(epoch)[first:]
-            made = self._run_chunk(order, ends - first, multipliers)
+            most = goal - self.steps
+            if isinstance(self.baseline, SVRG):
+                position = self.steps % self.steps_per_epoch
+                most = min(most, self.steps_per_epoch - position)
+                if position == 0:
+                    self._take_snapshot()
+            order, ends = self.batches.stretch(self.steps, most)
+            multipliers = np.array([self.schedule(self.steps + 1 + t) for t in range(ends.size)])
+            made = self._run_chunk(order, ends, multipliers)
             self.steps += made
-            if made < count:
+            if made < ends.size:
                 return False
         return bool(np.isfinite(self.theta).all())
-
-    def _order(self, epoch: int) -> Index:
-        if self._drawn != epoch:
-            whole = self.steps_per_epoch == 1
-            self._drawn = epoch
-            self._drawn_order = (
-                np.arange(self.n) if whole else sample_order(self.n, self.seed, epoch)
-            )
-        return self._drawn_order
 
     def _run_chunk(self, order: Index, ends: Index, multipliers: Array) -> int:
         kernels = backend.kernels()
@@ -299,6 +287,7 @@ def fit(
     lr: float | None = None,
     schedule: Schedule | None = None,
     batch_size: int | None = None,
+    sampling: Sampling = "epochs",
     epochs: int | None = None,
     steps: int | None = None,
     seed: int = 0,
@@ -312,7 +301,7 @@ def fit(
     """Minimise (1/n) Σ ℓ_i(x_i·θ) + ½·l2·‖θ‖² by SSO, or by a baseline, in compiled loops.
 
     The iterates are those of `to.SSO` with a `to.Linear` forward (``weight_decay=l2``) on the same
-    batches, which `sample_order` gives; they differ by rounding only.
+    batches, which `Batches` gives; they differ by rounding only.
 
     Args:
         X: dense or scipy sparse, shape ``(n, d)``.
@@ -325,9 +314,11 @@ def fit(
         lr: η (``None``: the rule's own, 1/(2L) for most); for baselines the parameter step.
         schedule: multiplies ``lr``, as in `to.SSO`.
         batch_size: ``None`` for all examples.
-        epochs: passes over the data to make; or give
+        sampling: ``"epochs"``, shuffled passes over the data, or ``"independent"``, every batch drawn
+            uniformly from all examples, whatever came before (see `Batches`).
+        epochs: how often to make ⌈n / batch_size⌉ steps; or give
         steps: outer steps to make.
-        seed: of the sample order.
+        seed: of the batches.
         l2: λ, on the bias too, as SSO's ``weight_decay``.
         bias: whether to fit a bias.
         start: θ_0, the bias last; zeros by default.
@@ -357,6 +348,7 @@ def fit(
         lr=lr,
         schedule=schedule,
         batch_size=batch_size,
+        sampling=sampling,
         seed=seed,
         l2=l2,
         bias=bias,

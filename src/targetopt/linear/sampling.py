@@ -1,0 +1,120 @@
+"""Which rows each step of a run sees: a function of four values alone.
+
+Two ways to sample. In ``"epochs"`` every epoch is a fresh permutation of the examples, cut into
+batches. In ``"independent"`` each step draws its batch afresh, whatever came before: what theorems on
+stochastic methods assume. One example at a time, that is i.i.d. sampling with replacement.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from targetopt.types import BadArgument
+
+Index = NDArray[np.int64]
+Sampling = Literal["epochs", "independent"]
+
+# Independent batches are drawn so many rows at a time: a few kB, and one call of the generator.
+ROWS_PER_DRAW = 1024
+
+
+def sample_order(n: int, seed: int, epoch: int) -> Index:
+    """The order of the examples in one epoch (from 0): a function of these numbers alone.
+
+    ``np.random.default_rng([seed, epoch]).permutation(n)``. Batches are consecutive pieces of it; the
+    last of an epoch may be shorter. A batch of all examples takes them as they stand.
+
+    Example:
+        >>> sample_order(4, seed=0, epoch=1)
+        array([3, 0, 2, 1])
+    """
+    return np.random.default_rng([seed, epoch]).permutation(n)
+
+
+class Batches:
+    """The rows of every step: with ``batch_size``, ``seed`` and ``sampling`` of `linear.fit`.
+
+    ``batches.rows(t)`` are those of the step after t steps. An epoch is ``steps_per_epoch`` steps,
+    ⌈n / batch_size⌉, in either way of sampling.
+
+    Args:
+        n: examples there are.
+        batch_size: examples in a batch; ``None`` for all, as they stand.
+        seed: of the draws, a whole number ≥ 0.
+        sampling: ``"epochs"``: each epoch e cuts the permutation `sample_order` (n, seed, e) into
+            batches, the last of which may be shorter. ``"independent"``: each batch is a uniformly drawn
+            set of ``batch_size`` different examples, independent of all others.
+
+    Example:
+        >>> shuffled = Batches(4, 3, seed=0)
+        >>> shuffled.rows(0), shuffled.rows(1)
+        (array([2, 0, 1]), array([3]))
+        >>> independent = Batches(4, 1, seed=0, sampling="independent")
+        >>> [int(independent.rows(t)[0]) for t in range(6)]
+        [3, 2, 2, 1, 1, 0]
+    """
+
+    def __init__(
+        self, n: int, batch_size: int | None = None, seed: int = 0, sampling: Sampling = "epochs"
+    ) -> None:
+        if batch_size is not None and (isinstance(batch_size, bool) or not 1 <= batch_size <= n):
+            raise BadArgument(
+                f"batch_size={batch_size!r} must lie in 1 … {n}, the rows of X; None takes all"
+            )
+        if sampling not in get_args(Sampling):
+            raise BadArgument(
+                f"sampling={sampling!r} must be 'epochs' (a fresh permutation each epoch) or "
+                "'independent' (each batch drawn from all examples)"
+            )
+        self.n = n
+        self.batch_size = n if batch_size is None else int(batch_size)
+        self.seed = seed
+        self.sampling = sampling
+        self.steps_per_epoch = -(-n // self.batch_size)
+        shuffled = sampling == "epochs" and self.batch_size < n
+        self._steps_per_draw = (
+            self.steps_per_epoch if shuffled else max(1, ROWS_PER_DRAW // self.batch_size)
+        )
+        self._number = -1  # of the draw at hand
+        self._drawn = np.empty(0, np.int64)
+
+    def rows(self, step: int) -> Index:
+        """The rows of the step after ``step`` steps."""
+        return self.stretch(step, 1)[0]
+
+    def stretch(self, step: int, most: int) -> tuple[Index, Index]:
+        """The rows of the next steps, at most so many, and where each step's end among them.
+
+        They may be fewer than asked for, never none: ask again for the rest.
+        """
+        number, position = divmod(step, self._steps_per_draw)
+        if self._number != number:
+            self._drawn, self._number = self._draw(number), number
+        count = min(most, self._steps_per_draw - position)
+        begin = position * self.batch_size
+        ends = begin + self.batch_size * np.arange(1, count + 1)
+        ends = np.minimum(ends, self._drawn.size)
+        return self._drawn[begin : ends[-1]], ends - begin
+
+    def _draw(self, number: int) -> Index:
+        if self.batch_size == self.n:
+            return np.tile(np.arange(self.n), self._steps_per_draw)
+        if self.sampling == "epochs":
+            return sample_order(self.n, self.seed, number)
+        # Floyd's sampling: the k-th of b draws comes from the first n − b + k rows; a row that is in
+        # the batch already gives way to the last of them. Every set is as likely as any other.
+        first = self.n - self.batch_size
+        bounds = np.arange(first + 1, self.n + 1)
+        size = (self._steps_per_draw, self.batch_size)
+        drawn = np.random.default_rng([self.seed, number]).integers(bounds, size=size)
+        if self.batch_size > 1:
+            for batch in drawn:
+                taken: set[int] = set()
+                for k, row in enumerate(batch.tolist()):
+                    if row in taken:
+                        row = batch[k] = first + k
+                    taken.add(row)
+        return drawn.ravel()
