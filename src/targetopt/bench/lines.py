@@ -244,8 +244,14 @@ def positions(run: Run, axis: str, tau: float) -> Array:
 
 
 def readings(run: Run, metric: str) -> Array:
-    """The metric with nan for anything infinite, which the statistics count as worst."""
+    """The metric with nan for anything infinite, which the statistics count as worst.
+
+    A metric that costs much (a return) is not measured at every record, and nan stands in the file; it is
+    worth its last measurement there.
+    """
     values = np.asarray(run.columns[metric], dtype=float)
+    measured = np.where(np.isnan(values), 0, np.arange(values.size))
+    values = values[np.maximum.accumulate(measured)]
     return np.where(np.isfinite(values), values, np.nan)
 
 

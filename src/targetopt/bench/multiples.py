@@ -142,7 +142,8 @@ def save(
             ax = axes[used_rows.index(cell.row), used_columns.index(cell.column)]
             ax.set_visible(True)
             x_title, y_title = paint(ax, cell)
-            log_ticks(ax.xaxis, *ax.get_xlim())
+            if ax.get_xscale() == "log":
+                log_ticks(ax.xaxis, *ax.get_xlim())
             same_column = [c.row for c in cells if c.column == cell.column]
             if cell.title is not None:
                 ax.set_title("\n".join(clipped(part, 30) for part in cell.title.split("\n")))

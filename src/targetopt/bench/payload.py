@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from targetopt.bench import plots
-from targetopt.bench.lines import X_AXES, Panel, Results, better, first_reached, level
-from targetopt.bench.store import COUNTS, Run
+from targetopt.bench.lines import X_AXES, Panel, Results, better, first_reached, level, readings
+from targetopt.bench.store import AXES, COUNTS, Run
 
 NUMBERS = 360_000
 """About how many numbers a page may hold: 3 MB of JSON."""
@@ -93,7 +93,8 @@ def _run(run: Run, metrics: list[str], points: int, pool: dict[str, int]) -> dic
     columns = {}
     for name in ("oracle_calls", "inner_steps", "epoch", "wall_time", *metrics):
         if name in run.columns:
-            text = _numbers(run.columns[name][kept], exact=name in COUNTS)
+            values = run.columns[name] if name in AXES else readings(run, name)
+            text = _numbers(values[kept], exact=name in COUNTS)
             columns[name] = pool.setdefault(text, len(pool))
     return {
         "seed": run.manifest["seed"],

@@ -38,6 +38,15 @@ Row = Mapping[str, float | int]
 Manifest = dict[str, Any]
 
 
+def is_clock(name: str) -> bool:
+    """Whether a column holds times: no metric of the problem, and never the same twice.
+
+    >>> is_clock("wall_time"), is_clock("gathering_time"), is_clock("loss")
+    (True, True, False)
+    """
+    return name.endswith("_time")
+
+
 def modelled_cost(columns: Mapping[str, NDArray[Any]], tau: float) -> NDArray[np.float64]:
     """Cost of each recorded step when one oracle call costs ``tau`` inner steps.
 
@@ -60,7 +69,7 @@ class Run:
 
     @property
     def metrics(self) -> list[str]:
-        return [name for name in self.columns if name not in AXES]
+        return [name for name in self.columns if name not in AXES and not is_clock(name)]
 
 
 class Store:
@@ -192,10 +201,10 @@ def to_json(manifest: Manifest) -> bytes:
 
 
 def digest(table: pa.Table) -> str:
-    """Fingerprint of a run's numbers, wall time left out: equal digests, equal numbers."""
+    """Fingerprint of a run's numbers, times left out: equal digests, equal numbers."""
     content = hashlib.sha256()
     for name in table.column_names:
-        if name != "wall_time":
+        if not is_clock(name):
             content.update(name.encode() + b"\0")
             content.update(table.column(name).to_numpy().tobytes())
     return content.hexdigest()[:16]
