@@ -9,6 +9,9 @@
 1
 """
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from targetopt import baselines, linear, losses, schedules, theory
 from targetopt._version import __version__
 from targetopt.divergence import Divergence, NegativeEntropy, SquaredEuclidean
@@ -50,6 +53,9 @@ from targetopt.types import (
     TargetoptError,
     TargetPoint,
 )
+
+if TYPE_CHECKING:
+    from targetopt.problems import imitation
 
 __all__ = [
     "FTRL",
@@ -93,8 +99,16 @@ __all__ = [
     "Torch",
     "__version__",
     "baselines",
+    "imitation",
     "linear",
     "losses",
     "schedules",
     "theory",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """``to.imitation``, imported when first used: it needs the extra ``[rl]``."""
+    if name == "imitation":
+        return importlib.import_module("targetopt.problems.imitation")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,245 @@
+"""Gathering: states that a behaviour visits, labelled by the expert, round after round."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from targetopt.problems.base import positive_int
+from targetopt.problems.imitation.behaviour import Behaviour
+from targetopt.problems.imitation.copies import Copies, Failure, Ids
+from targetopt.problems.imitation.environment import Environment, EnvironmentFailed, EnvLike
+from targetopt.problems.imitation.expert import Expert, labelled
+from targetopt.problems.imitation.loop import LoopCopies
+from targetopt.problems.imitation.network import Array
+from targetopt.types import BadAnswer, BadArgument
+
+COPIES = 20
+"""Copies of an environment that take turns, unless told otherwise."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One round's labelled states.
+
+    Attributes:
+        states: what was visited, ``(n, d)``, in the order of the visits.
+        labels: the expert's mean actions there, in the box, ``(n, k)``.
+        finished_returns: undiscounted returns of the episodes that ended in this round.
+        finished_lengths: their lengths.
+    """
+
+    states: Array
+    labels: Array
+    finished_returns: Array
+    finished_lengths: NDArray[np.int64]
+
+
+class Gatherer:
+    """Copies of an environment that live on from round to round, and the random numbers they use.
+
+    Copies take turns: a round of n states is n/copies steps of each. They are staggered before the
+    first round, by the first round's behaviour: copy i has already made i/copies of the longest
+    episode, so that at any time the copies are at all stages of one and rounds do not cycle. These
+    steps are counted apart, in ``burn_in_steps``; ``interactions`` are the states handed out.
+
+    Everything is a function of ``seed``: each copy draws the seeds of its episodes from a stream of
+    its own, and one more stream serves the behaviour's noise.
+
+    If the environment raises, or shows an observation that is not finite, `gather` raises
+    `EnvironmentFailed`. The states of the unfinished round are kept: the next `gather` begins a new
+    episode in the copy that failed and goes on.
+
+    Args:
+        copies: the simulators.
+        seed: of everything random here.
+        burn_in: the longest burn-in, in steps; None means one episode (0 if nothing limits it).
+    """
+
+    def __init__(self, copies: Copies, *, seed: int = 0, burn_in: int | None = None) -> None:
+        longest = (copies.environment.limit or 0) if burn_in is None else burn_in
+        if longest < 0:
+            raise BadArgument(f"burn_in={burn_in!r} must be at least 0 steps")
+        self.copies = copies
+        self.environment = copies.environment
+        self._noise = np.random.default_rng([seed, 0])
+        self._episodes = [np.random.default_rng([seed, 1, i]) for i in range(copies.count)]
+        self._burn_in = np.arange(copies.count) * longest // copies.count
+        self._fresh = np.ones(copies.count, dtype=bool)  # must begin an episode
+        self._turn = 0
+        self._returns = np.zeros(copies.count)
+        self._lengths = np.zeros(copies.count, dtype=np.int64)
+        self._visited: list[Array] = []  # of the unfinished round, as is:
+        self._finished: list[tuple[float, int]] = []
+        self.burn_in_steps = 0
+        self.interactions = 0
+
+    def gather(self, n: int, behaviour: Behaviour, expert: Expert) -> Batch:
+        """The next n states that ``behaviour`` visits, with the expert's labels.
+
+        Args:
+            n: how many states.
+            behaviour: ``(states, rng) -> actions``.
+            expert: ``states -> mean actions``.
+        """
+        positive_int("n", n)
+        while (waiting := np.flatnonzero(self._burn_in)).size:
+            self._burn_in[waiting] -= 1
+            self.burn_in_steps += len(waiting)
+            self._step(waiting, behaviour)
+            self._finished.clear()
+        while (missing := n - sum(map(len, self._visited))) > 0:
+            ids = (self._turn + np.arange(min(self.copies.count, missing))) % self.copies.count
+            self._turn = (self._turn + len(ids)) % self.copies.count
+            self.interactions += len(ids)
+            self._begin_episodes(ids)
+            self._visited.append(self.copies.observations[ids])
+            self._step(ids, behaviour)
+        states = np.concatenate(self._visited)[:n]
+        labels = labelled(expert, states, self.environment)
+        finished = np.array(self._finished, dtype=np.float64).reshape(-1, 2)
+        self._visited, self._finished = [], []
+        return Batch(states, labels, finished[:, 0], finished[:, 1].astype(np.int64))
+
+    def _step(self, ids: Ids, behaviour: Behaviour) -> None:
+        """One step of some copies; those whose episode is over begin a new one when next asked."""
+        self._begin_episodes(ids)
+        states = self.copies.observations[ids]
+        actions = np.asarray(behaviour(states, self._noise), dtype=np.float64)
+        if actions.shape != (len(ids), self.environment.action_size):
+            raise BadAnswer(
+                f"the behaviour gave actions of shape {actions.shape} for {len(ids)} states of "
+                f"{self.environment.name!r}; it must give {(len(ids), self.environment.action_size)}"
+            )
+        outcome = self.copies.step(ids, self.environment.clipped(actions))
+        failures = outcome.failures + self._unusable(ids, outcome.failures)
+        self._returns[ids] += outcome.rewards
+        self._lengths[ids] += 1
+        failed = [failure.copy for failure in failures]
+        for copy in ids[outcome.ended]:
+            if copy not in failed:
+                self._finished.append((float(self._returns[copy]), int(self._lengths[copy])))
+        self._fresh[ids[outcome.ended]] = True
+        self._fresh[failed] = True
+        if failures:
+            raise self._explained(failures)
+
+    def _unusable(self, ids: Ids, failures: list[Failure]) -> list[Failure]:
+        """Copies whose new observation is not finite, beyond those that failed anyway."""
+        observations = self.copies.observations[ids]
+        finite = np.isfinite(observations)
+        if finite.all():
+            return []
+        known = {failure.copy for failure in failures}
+        return [
+            Failure(
+                int(ids[row]),
+                f"its observation is not finite at entries {np.flatnonzero(~finite[row]).tolist()}",
+            )
+            for row in np.flatnonzero(~finite.all(axis=1))
+            if int(ids[row]) not in known
+        ]
+
+    def _begin_episodes(self, ids: Ids) -> None:
+        for copy in ids[self._fresh[ids]].tolist():
+            failure = self.copies.reset(copy, int(self._episodes[copy].integers(2**31)))
+            failures = [failure] if failure else self._unusable(np.array([copy]), [])
+            if failures:
+                raise self._explained(failures)
+            self._fresh[copy] = False
+            self._returns[copy], self._lengths[copy] = 0.0, 0
+
+    def _explained(self, failures: list[Failure]) -> EnvironmentFailed:
+        first = failures[0]
+        others = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
+        kept = sum(map(len, self._visited))
+        error = EnvironmentFailed(
+            f"environment {self.environment.name!r}, copy {first.copy}{others}: {first.reason}. The {kept} "
+            "states of this round are kept: gather again to go on with a new episode in that copy."
+        )
+        error.__cause__ = first.cause
+        return error
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything a resumed run needs, an unfinished round included: arrays and numbers."""
+        return {
+            "copies": self.copies.state_dict(),
+            "noise": self._noise.bit_generator.state,
+            "episodes": [rng.bit_generator.state for rng in self._episodes],
+            "burn_in": self._burn_in.copy(),
+            "fresh": self._fresh.copy(),
+            "turn": self._turn,
+            "returns": self._returns.copy(),
+            "lengths": self._lengths.copy(),
+            "visited": np.concatenate(
+                [np.empty((0, self.environment.observation_size)), *self._visited]
+            ),
+            "finished": list(self._finished),
+            "burn_in_steps": self.burn_in_steps,
+            "interactions": self.interactions,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state_dict` was taken, bitwise; in the same environment with as many copies."""
+        if len(state["episodes"]) != self.copies.count:
+            raise BadArgument(
+                f"this state is of {len(state['episodes'])} copies, the gatherer has {self.copies.count}; "
+                "make it with the same copies="
+            )
+        self.copies.load_state_dict(state["copies"])
+        self._noise.bit_generator.state = state["noise"]
+        for rng, saved in zip(self._episodes, state["episodes"], strict=True):
+            rng.bit_generator.state = saved
+        self._burn_in, self._fresh = state["burn_in"].copy(), state["fresh"].copy()
+        self._turn = state["turn"]
+        self._returns, self._lengths = state["returns"].copy(), state["lengths"].copy()
+        self._visited = [state["visited"]] if len(state["visited"]) else []
+        self._finished = [(float(r), int(length)) for r, length in state["finished"]]
+        self.burn_in_steps, self.interactions = state["burn_in_steps"], state["interactions"]
+
+    def close(self) -> None:
+        """Free what the simulators hold."""
+        self.copies.close()
+
+
+def make_gatherer(
+    env: EnvLike | Environment,
+    *,
+    copies: int | None = None,
+    seed: int = 0,
+    fast: bool | Literal["auto"] = "auto",
+    burn_in: int | None = None,
+) -> Gatherer:
+    """A gatherer for an environment, on the fast path where there is one.
+
+    Args:
+        env: a Gymnasium id, an environment, or a function that makes one.
+        copies: how many take turns; 20 by default (1 for an instance that cannot be multiplied).
+        seed: of everything random in it.
+        fast: ``"auto"`` uses MuJoCo's batched stepping for the environments it knows; True insists on
+            it; False is the plain Gymnasium loop.
+        burn_in: longest burn-in of a copy, in steps; None means one episode.
+
+    Example:
+        >>> gatherer = make_gatherer("Hopper-v5", copies=4, burn_in=0)
+        >>> batch = gatherer.gather(
+        ...     100, lambda s, rng: rng.uniform(-1, 1, (len(s), 3)), expert=lambda s: s[:, :3]
+        ... )
+        >>> batch.states.shape, batch.labels.shape
+        ((100, 11), (100, 3))
+    """
+    environment = env if isinstance(env, Environment) else Environment(env)
+    count = (COPIES if environment.multiplies else 1) if copies is None else copies
+    return Gatherer(
+        make_copies(environment, positive_int("copies", count), fast), seed=seed, burn_in=burn_in
+    )
+
+
+def make_copies(environment: Environment, count: int, fast: bool | Literal["auto"]) -> Copies:
+    """Simulators: batched where that is possible and wanted."""
+    if fast not in (True, False, "auto"):
+        raise BadArgument(f"fast={fast!r} must be True, False or 'auto'")
+    return LoopCopies(environment, count)
