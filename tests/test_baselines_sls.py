@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import softplus
 
+from targetopt import schedules
 from targetopt.baselines import SLS
 from targetopt.types import BadArgument
 
@@ -54,7 +55,7 @@ class Counted:
 
 @given(
     seed=st.integers(0, 10_000),
-    reset=st.sampled_from([0, 1, 2]),
+    reset=st.sampled_from(["keep", "restart", "grow"]),
     lr=st.floats(0.01, 300),
     c=st.floats(0.01, 0.95),
     shrink=st.floats(0.1, 0.95),
@@ -93,9 +94,9 @@ def test_every_accepted_step_is_the_first_that_satisfies_the_condition(
         eta, trials = opt.step_size, opt.value_calls - calls
         assert (closure.with_gradient, closure.without) == (1, trials)
         first = {
-            0: lr if last is None else min(last, lr),
-            1: lr,
-            2: lr if last is None else min(last * 2 ** (1 / 3), lr),
+            "keep": lr if last is None else min(last, lr),
+            "restart": lr,
+            "grow": lr if last is None else min(last * 2 ** (1 / 3), lr),
         }[reset]
         assert eta == pytest.approx(first * shrink ** (trials - 1), rel=1e-12)
         torch.testing.assert_close(w.detach(), before.detach() - eta * g, rtol=1e-14, atol=1e-14)
@@ -127,15 +128,15 @@ def steps_on_quadratic(opt: SLS, w: torch.Tensor, n: int) -> list[float]:
 def test_reset_options_of_the_paper():
     """On ½‖w‖² with c = ½ the acceptable steps are η ≤ 1; the search from 4 halves to 1."""
     w = torch.ones(3, dtype=torch.float64, requires_grad=True)
-    keep = SLS([w], 4.0, c=0.5, shrink=0.5, reset=0)
+    keep = SLS([w], 4.0, c=0.5, shrink=0.5, reset="keep")
     assert steps_on_quadratic(keep, w, 3) == [1.0, 1.0, 1.0]
     assert keep.value_calls == 3 + 1 + 1
 
-    anew = SLS([w], 4.0, c=0.5, shrink=0.5, reset=1)
+    anew = SLS([w], 4.0, c=0.5, shrink=0.5, reset="restart")
     assert steps_on_quadratic(anew, w, 3) == [1.0, 1.0, 1.0]
     assert anew.value_calls == 3 + 3 + 3
 
-    grow = SLS([w], 0.25, c=0.5, shrink=0.5, reset=2, growth=4.0, batches_per_epoch=2)
+    grow = SLS([w], 0.25, c=0.5, shrink=0.5, reset="grow", growth=4.0, batches_per_epoch=2)
     grow.param_groups[0]["lr"] = 64.0
     grow._memory["step_size"] = 0.25
     # γ^{b/n} = 4^{1/2} = 2: tries ½, 1, then 2 is rejected and 1 taken
@@ -145,7 +146,7 @@ def test_reset_options_of_the_paper():
 
 def test_schedulers_lower_the_largest_step():
     w = torch.ones(2, dtype=torch.float64, requires_grad=True)
-    opt = SLS([w], 0.5, reset=0)
+    opt = SLS([w], 0.5, reset="keep")
     schedule = torch.optim.lr_scheduler.LambdaLR(opt, lambda t: (t + 1) ** -0.5)
     found = []
     for _ in range(4):
@@ -157,9 +158,27 @@ def test_schedulers_lower_the_largest_step():
     assert found == pytest.approx([0.5 / math.sqrt(t) for t in (1, 2, 3, 4)])
 
 
+@pytest.mark.parametrize("reset", ["keep", "restart", "grow"])
+def test_a_schedule_shortens_the_step_that_was_found_and_not_the_search(reset):
+    """On ½‖w‖² with c = ½ the search accepts 1 wherever it starts: w ← (1 − 1/√t)·w."""
+    w = torch.ones(3, dtype=torch.float64, requires_grad=True)
+    opt = SLS(
+        [w], 4.0, c=0.5, shrink=0.5, reset=reset, growth=4.0, batches_per_epoch=2,
+        schedule=schedules.inverse_sqrt(),
+    )  # fmt: skip
+    for t in (1, 2, 3, 4):
+        with torch.no_grad():
+            w.fill_(1.0)
+        opt.step(lambda: quadratic(w))
+        assert opt.step_size == 1.0
+        torch.testing.assert_close(w.detach(), torch.full_like(w, 1 - t**-0.5).detach())
+    with pytest.raises(BadArgument, match=r"gave 2.0 at t = 1; it shortens"):
+        SLS([w], schedule=lambda t: 2.0).step(lambda: quadratic(w))
+
+
 def test_a_scheduler_that_reaches_zero_stops_the_search_without_spoiling_it():
     w = torch.ones(2, requires_grad=True)
-    opt = SLS([w], 0.5, reset=0)
+    opt = SLS([w], 0.5, reset="keep")
     opt.step(lambda: quadratic(w))
     opt.param_groups[0]["lr"] = 0.0
     before = w.detach().clone()
@@ -205,7 +224,7 @@ def saved(opt: torch.optim.Optimizer) -> dict:
     return torch.load(buffer, weights_only=True)
 
 
-@pytest.mark.parametrize("reset", [0, 1, 2])
+@pytest.mark.parametrize("reset", ["keep", "restart", "grow"])
 def test_a_resumed_run_is_bitwise_the_same_run(reset):
     loss = logistic(5)
 
@@ -214,13 +233,14 @@ def test_a_resumed_run_is_bitwise_the_same_run(reset):
             rows = slice(4 * (t % 3), 4 * (t % 3) + 4)
             opt.step(lambda rows=rows: loss(w, rows))
 
-    options = {"lr": 50.0, "reset": reset, "batches_per_epoch": 3}
+    schedule = schedules.exponential(20)
+    options = {"lr": 50.0, "reset": reset, "batches_per_epoch": 3, "schedule": schedule}
     whole, w = weights(2), weights(2)
     opt_whole, opt = SLS([whole], **options), SLS([w], **options)
     go(whole, opt_whole, range(20))
     go(w, opt, range(7))
     again = w.detach().clone().requires_grad_()
-    resumed = SLS([again], lr=1.0)
+    resumed = SLS([again], lr=1.0, schedule=schedule)
     resumed.load_state_dict(saved(opt))
     go(again, resumed, range(7, 20))
     assert torch.equal(whole, again)
@@ -241,7 +261,7 @@ def test_a_trial_that_is_not_finite_is_a_rejected_trial(value):
 def test_a_search_that_finds_nothing_moves_nothing():
     """The value rises where the gradient says it falls: no step can satisfy the condition."""
     w = torch.ones(2, dtype=torch.float64, requires_grad=True)
-    opt = SLS([w], 1.0, max_backtracks=9, reset=0)
+    opt = SLS([w], 1.0, max_backtracks=9, reset="keep")
     opt.step(lambda: quadratic(w))
     step, before = opt.step_size, w.detach().clone()
     opt.step(lambda: w.sum() - 2 * w.detach().sum())
@@ -292,10 +312,10 @@ def test_grad_fields_are_left_alone_and_the_loss_before_the_step_is_returned():
         ({"c": 0.0}, "c=0.0"),
         ({"shrink": 1.5}, "shrink=1.5"),
         ({"growth": 0.5}, "growth=0.5"),
-        ({"reset": 3}, "reset=3"),
-        ({"reset": 2}, "batches_per_epoch"),
-        ({"reset": 2, "batches_per_epoch": 0}, "batches_per_epoch=0"),
-        ({"reset": 2, "batches_per_epoch": 2.5}, "whole number"),
+        ({"reset": 2}, "reset=2"),
+        ({"reset": "grow"}, "batches_per_epoch"),
+        ({"reset": "grow", "batches_per_epoch": 0}, "batches_per_epoch=0"),
+        ({"reset": "grow", "batches_per_epoch": 2.5}, "whole number"),
         ({"max_backtracks": -1}, "max_backtracks=-1"),
         ({"weight_decay": -0.1}, "weight_decay=-0.1"),
     ],

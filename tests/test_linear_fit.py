@@ -153,12 +153,13 @@ def torch_run(X, y, baseline, lr, schedule, batch_size, epochs, seed, l2):
         rivals.SVRG: lambda: torch_baselines.SVRG([theta], **options),
         rivals.SLS: lambda: torch_baselines.SLS(
             [theta], reset=baseline.reset, c=baseline.c, shrink=baseline.shrink,
-            growth=baseline.growth, batches_per_epoch=per_epoch, **options,
+            growth=baseline.growth, batches_per_epoch=per_epoch, schedule=schedule, **options,
         ),
     }  # fmt: skip
     opt = make[type(baseline)]()
     for t, rows in enumerate(batches(n, batch_size, epochs * per_epoch, seed)):
-        opt.param_groups[0]["lr"] = lr * schedule(t + 1)
+        if not isinstance(opt, torch_baselines.SLS):  # whose schedule is its own
+            opt.param_groups[0]["lr"] = lr * schedule(t + 1)
         if isinstance(opt, torch_baselines.SVRG) and t % per_epoch == 0:
             opt.snapshot(lambda: losses(slice(None)).mean())
         if isinstance(opt, torch_baselines.SVRG | torch_baselines.SLS):
@@ -177,9 +178,9 @@ def torch_run(X, y, baseline, lr, schedule, batch_size, epochs, seed, l2):
     ("baseline", "lr"),
     [
         (rivals.SGD(), 0.5),
-        (rivals.SLS(reset=0, c=0.5), 10.0),
-        (rivals.SLS(reset=1, c=0.5), 10.0),
-        (rivals.SLS(reset=2, c=0.5), 10.0),
+        (rivals.SLS(reset="keep", c=0.5), 10.0),
+        (rivals.SLS(reset="restart", c=0.5), 10.0),
+        (rivals.SLS(reset="grow", c=0.5), 10.0),
         (rivals.AdaGradNorm(), 1.0),
         (rivals.SVRG(), 0.5),
         (rivals.Adam(), 0.1),

@@ -17,29 +17,31 @@ from targetopt.baselines.base import (
     checked_whole,
     squared_norm,
 )
+from targetopt.schedules import Constant, Schedule
 from targetopt.types import BadArgument
 
 
 class SLS(ClosureOptimizer):
     """Stochastic gradient descent with an Armijo line-search on the same batch.
 
-        θ ← θ − η ∇f_B(θ),   η the first of η₀, η₀·shrink, η₀·shrink², … with
+        θ ← θ − schedule(t)·η ∇f_B(θ),   η the first of η₀, η₀·shrink, η₀·shrink², … with
         f_B(θ − η∇f_B(θ)) ≤ f_B(θ) − c·η·‖∇f_B(θ)‖²
 
     ``lr`` is η_max, the largest step ever tried; torch's schedulers lower it as they please. The
-    search begins at η₀, set by ``reset`` (the three options of the paper; published codes number the
-    last two in either order), at the first step η_max and then
+    search begins at η₀, set by ``reset`` (the three options of the paper, which published codes
+    number variously), at the first step η_max and then
 
-    ========= ==================================================================
-    ``0``     η₀ = the last accepted step: steps never grow
-    ``1``     η₀ = η_max: every search begins anew, more trials, no memory
-    ``2``     η₀ = last accepted step · growth^(1/batches_per_epoch): slow growth
-    ========= ==================================================================
+    ============= ==================================================================
+    ``"keep"``    η₀ = the last accepted step: steps never grow
+    ``"restart"`` η₀ = η_max: every search begins anew, more trials, no memory
+    ``"grow"``    η₀ = last accepted step · growth^(1/batches_per_epoch): slow growth
+    ============= ==================================================================
 
-    always capped at the present ``lr``. A trial whose loss is nan or inf is a rejected trial. If
+    always capped at the present ``lr``. A ``schedule`` shortens the step that was found; what is
+    remembered is the step found. A trial whose loss is nan or inf is a rejected trial. If
     ``max_backtracks`` trials after the first are rejected too, the parameters stay where they were
-    (``failed_searches`` counts these); a step that breaks the condition is never taken. If the
-    closure raises, or is not finite at the current parameters, nothing at all has changed.
+    (``failed_searches`` counts these); a step longer than the condition allows is never taken. If
+    the closure raises, or is not finite at the current parameters, nothing at all has changed.
 
     Args:
         params: parameters, one group.
@@ -47,17 +49,18 @@ class SLS(ClosureOptimizer):
         c: share of the linear decrease that must be realised, in (0, 1). The paper takes 0.1 for
             networks; ½ is the value its convex theory likes.
         shrink: factor after a rejected trial, in (0, 1).
-        reset: 0, 1 or 2, see above.
-        growth: γ ≥ 1 of ``reset=2``.
-        batches_per_epoch: n/b of ``reset=2``, e.g. ``len(loader)``.
+        reset: ``"keep"``, ``"restart"`` or ``"grow"``, see above.
+        growth: γ ≥ 1 of ``reset="grow"``.
+        batches_per_epoch: n/b of ``reset="grow"``, e.g. ``len(loader)``.
         max_backtracks: rejected trials allowed after the first.
         weight_decay: adds ½·weight_decay·‖θ‖² to the loss, in the condition too.
+        schedule: a `targetopt.schedules` schedule with values in (0, 1]; constant by default.
 
     Attributes:
         gradient_calls: closures evaluated with their gradient, one per step.
         value_calls: closures evaluated for their value alone, one per trial.
         failed_searches: searches that found no step.
-        step_size: the last accepted η; ``None`` before the first.
+        step_size: the last accepted η, before the schedule; ``None`` before the first.
 
     Example:
         >>> w = torch.tensor([4.0], requires_grad=True)
@@ -69,7 +72,9 @@ class SLS(ClosureOptimizer):
 
     Reference:
         Vaswani, Mishkin, Laradji, Schmidt, Gidel & Lacoste-Julien, "Painless Stochastic Gradient:
-        Interpolation, Line-Search, and Convergence Rates", NeurIPS 2019.
+        Interpolation, Line-Search, and Convergence Rates", NeurIPS 2019; with a schedule: Vaswani,
+        Dubois-Taine & Babanezhad, "Towards Noise-adaptive, Problem-adaptive (Accelerated) Stochastic
+        Gradient Descent", ICML 2022.
     """
 
     def __init__(
@@ -79,23 +84,24 @@ class SLS(ClosureOptimizer):
         *,
         c: float = 0.1,
         shrink: float = 0.9,
-        reset: Literal[0, 1, 2] = 1,
+        reset: Literal["keep", "restart", "grow"] = "restart",
         growth: float = 2.0,
         batches_per_epoch: int | None = None,
         max_backtracks: int = 400,
         weight_decay: float = 0.0,
+        schedule: Schedule | None = None,
     ) -> None:
         for name, value in (("c", c), ("shrink", shrink)):
             if not checked_number("SLS", name, value, above=0.0) < 1:
                 raise BadArgument(f"SLS: {name}={value!r} must lie strictly between 0 and 1")
         checked_number("SLS", "growth", growth, least=1.0)
-        if reset not in (0, 1, 2):
+        if reset not in ("keep", "restart", "grow"):
             raise BadArgument(
-                f"SLS: reset={reset!r} must be 0 (keep the last step), 1 (begin at lr) or 2 (grow "
-                "the last step a little)"
+                f"SLS: reset={reset!r} must be 'keep' (begin at the last step), 'restart' (at lr) or "
+                "'grow' (at the last step, grown a little)"
             )
-        if reset == 2 and batches_per_epoch is None:
-            raise BadArgument("SLS: reset=2 needs batches_per_epoch=, e.g. len(loader)")
+        if reset == "grow" and batches_per_epoch is None:
+            raise BadArgument("SLS: reset='grow' needs batches_per_epoch=, e.g. len(loader)")
         if batches_per_epoch is not None:
             checked_whole("SLS", "batches_per_epoch", batches_per_epoch, least=1)
         checked_whole("SLS", "max_backtracks", max_backtracks, least=0)
@@ -109,6 +115,7 @@ class SLS(ClosureOptimizer):
             "max_backtracks": max_backtracks,
             "weight_decay": weight_decay,
         }
+        self.schedule: Schedule = Constant() if schedule is None else schedule
         super().__init__(params, defaults)
 
     @property
@@ -143,6 +150,7 @@ class SLS(ClosureOptimizer):
                 gradient = torch._foreach_add(gradient, params, alpha=group["weight_decay"])
             slope = squared_norm(gradient)
             begin, eta = float(loss) + self._penalty(params), self._first_trial()
+            shortened = self._shortened()
             trials, accepted = 0, slope == 0.0 or eta == 0.0
             origin = [p.clone() for p in params]
             try:
@@ -153,6 +161,9 @@ class SLS(ClosureOptimizer):
                     accepted = armijo_holds(begin, value, eta, slope, group["c"])
                     if not accepted:
                         eta *= group["shrink"]
+                if accepted and shortened != 1.0:
+                    step = torch._foreach_add(origin, gradient, alpha=-shortened * eta)
+                    torch._foreach_copy_(params, step)
             finally:
                 # Not accepted: every trial failed, or the closure raised.
                 if not accepted:
@@ -167,13 +178,24 @@ class SLS(ClosureOptimizer):
         weight_decay = float(self.param_groups[0]["weight_decay"])
         return 0.5 * weight_decay * squared_norm(params) if weight_decay else 0.0
 
+    def _shortened(self) -> float:
+        """The schedule's factor of this step."""
+        t = self.gradient_calls + 1
+        factor = self.schedule(t)
+        if not 0.0 < factor <= 1.0:
+            raise BadArgument(
+                f"SLS: schedule={self.schedule!r} gave {factor!r} at t = {t}; it shortens the step that "
+                "was found and must lie in (0, 1]"
+            )
+        return factor
+
     def _first_trial(self) -> float:
         """η₀ of this step: Algorithm 2 of the paper, capped at the present lr."""
         group, last = self.param_groups[0], self.step_size
         largest = float(group["lr"])
-        if last is None or group["reset"] == 1:
+        if last is None or group["reset"] == "restart":
             return largest
-        if group["reset"] == 2:
+        if group["reset"] == "grow":
             last = last * group["growth"] ** (1.0 / group["batches_per_epoch"])
         return min(last, largest)
 

@@ -21,7 +21,7 @@ from targetopt.bench.session import Conflict, choose_engine
 from targetopt.bench.spec import BatchSize, Experiment, faults_of, suggestion
 from targetopt.types import BadArgument, TargetoptError
 
-CONFIG_FORMAT = 1
+CONFIG_FORMAT = 2
 """Part of every id: raised when the meaning of a configuration changes."""
 
 

@@ -277,7 +277,10 @@ class Svrg(_WithTheory):
 
 @register
 class Sls(Method):
-    """SGD with an Armijo line-search on each batch; ``lr`` is the largest step tried."""
+    """SGD with an Armijo line-search on each batch; ``lr`` is the largest step tried.
+
+    A schedule multiplies the step that was found.
+    """
 
     name = "sls"
     title = "SLS"
@@ -286,7 +289,7 @@ class Sls(Method):
     lr: Positive = 1.0
     c: Fraction = 0.5
     shrink: Fraction = 0.7
-    reset: Literal[0, 1, 2] = 2
+    reset: Literal["keep", "restart", "grow"] = "grow"
     growth: Annotated[float, Field(ge=1.0, allow_inf_nan=False)] = 2.0
 
     def trainer(
@@ -301,8 +304,9 @@ class Sls(Method):
             growth=self.growth,
             batches_per_epoch=-(-problem.n // batch_size),
             weight_decay=self.l2(problem),
+            schedule=self.make_schedule(total_steps),
         )
-        return SlsTrainer(problem, model, optimiser, self.make_schedule(total_steps))
+        return SlsTrainer(problem, model, optimiser, schedules.constant())
 
     def on_linear(self, problem: Problem) -> OnLinear:
         search = compiled.SLS(c=self.c, shrink=self.shrink, reset=self.reset, growth=self.growth)

@@ -1,12 +1,13 @@
 """SSO's rivals for `linear.fit`: the same updates as torch's and ``targetopt.baselines``, compiled.
 
 Each is a frozen dataclass, given to ``fit(..., baseline=)``; its step is ``fit``'s ``lr`` times the
-schedule.
+schedule (for SLS: the step that was found, times the schedule).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from targetopt.linear.spec import (
     ADAGRAD_KIND,
@@ -14,6 +15,7 @@ from targetopt.linear.spec import (
     ADAM_KIND,
     SGD_KIND,
     SLS_KIND,
+    SLS_RESETS,
     SVRG_KIND,
     BaselineSpec,
 )
@@ -56,7 +58,7 @@ class SLS(Baseline):
 
     c: float = 0.1
     shrink: float = 0.7
-    reset: int = 2
+    reset: Literal["keep", "restart", "grow"] = "grow"
     growth: float = 2.0
     max_backtracks: int = 400
 
@@ -66,9 +68,9 @@ class SLS(Baseline):
                 "SLS needs 0 < c < 1 and 0 < shrink < 1 ≤ growth; got "
                 f"c={self.c!r}, shrink={self.shrink!r}, growth={self.growth!r}"
             )
-        if self.reset not in (0, 1, 2) or self.max_backtracks < 0:
+        if self.reset not in SLS_RESETS or self.max_backtracks < 0:
             raise BadArgument(
-                "SLS needs reset 0 (keep the last step), 1 (begin at lr) or 2 (grow the last step a "
+                "SLS needs reset 'keep' (the last step), 'restart' (at lr) or 'grow' (the last step a "
                 f"little) and max_backtracks ≥ 0; got reset={self.reset!r}, "
                 f"max_backtracks={self.max_backtracks!r}"
             )
@@ -78,7 +80,7 @@ class SLS(Baseline):
             kind=SLS_KIND,
             c=self.c,
             shrink=self.shrink,
-            reset=self.reset,
+            reset=SLS_RESETS.index(self.reset),
             growth=self.growth ** (1.0 / batches_per_epoch),
             max_backtracks=self.max_backtracks,
         )

@@ -227,8 +227,8 @@ class Run:
             fixed = (self.design, self.y, self.loss, self.rule, self.solver, self.l2, self.form)
             return int(kernels.run_sso(*fixed, order, ends, multipliers, *mutable))
         fixed_too = (self.design, self.y, self.loss, self.baseline_spec, self.l2)
-        lrs = self.lr * multipliers
-        return int(kernels.run_baseline(*fixed_too, order, ends, lrs, *mutable))
+        steps = (order, ends, self.lr, multipliers)
+        return int(kernels.run_baseline(*fixed_too, *steps, *mutable))
 
     def _take_snapshot(self) -> None:
         """SVRG's: θ̃ and the full gradient of the loss there, one oracle call per batch."""
@@ -312,7 +312,7 @@ def fit(
         inner: `Armijo`, `GradientDescent`, `LBFGS` (default) or `Exact`.
         baseline: one of `targetopt.linear.baselines` instead of rule and inner.
         lr: η (``None``: the rule's own, 1/(2L) for most); for baselines the parameter step.
-        schedule: multiplies ``lr``, as in `to.SSO`.
+        schedule: multiplies ``lr``, as in `to.SSO`; for SLS, the step that was found.
         batch_size: ``None`` for all examples.
         sampling: ``"epochs"``, shuffled passes over the data, or ``"independent"``, every batch drawn
             uniformly from all examples, whatever came before (see `Batches`).

@@ -236,8 +236,13 @@ LAST_STEP, ACCUMULATED, STEPS_MADE = 0, 1, 2
 FIRST, SECOND = 0, 1
 
 
+# Where SLS's search begins: at the last step, at lr, or at the last step grown a little.
+SLS_RESETS = ("keep", "restart", "grow")
+KEEP, RESTART, GROW = 0, 1, 2
+
+
 class BaselineSpec(NamedTuple):
-    """``growth`` is per step (SLS, reset 2); ``beta1``, ``beta2`` are Adam's."""
+    """``reset`` and ``growth`` (per step) are SLS's; ``beta1``, ``beta2`` are Adam's."""
 
     kind: int
     c: float

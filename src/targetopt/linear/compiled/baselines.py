@@ -17,10 +17,12 @@ from targetopt.linear.spec import (
     BACKWARD_CALLS,
     FIRST,
     FORWARD_CALLS,
+    GROW,
     INNER_STEPS,
     LAST_STEP,
     MATVEC,
     ORACLE_CALLS,
+    RESTART,
     SECOND,
     SLS_KIND,
     STEPS_MADE,
@@ -43,7 +45,8 @@ def run(
     decay: float,
     order: Index,
     ends: Index,
-    lrs: Array,
+    lr: float,
+    multipliers: Array,
     theta: Array,
     memory: Array,
     numbers: Array,
@@ -85,16 +88,16 @@ def run(
                     full[j] += memory[SECOND, j]
             _add(XB, g, full)
             _update(
-                loss, baseline, decay, XB, rows, y, z, lrs[t], theta, full, False, memory, numbers,
-                counts,
+                loss, baseline, decay, XB, rows, y, z, lr, multipliers[t], theta, full, False,
+                memory, numbers, counts,
             )  # fmt: skip
         else:
             tables = np.empty((memory.shape[0], XB.width))
             for table in range(memory.shape[0]):
                 tables[table] = batch.read(XB, memory[table])
             _update(
-                loss, baseline, decay, XB, rows, y, z, lrs[t], local, g, True, tables, numbers,
-                counts,
+                loss, baseline, decay, XB, rows, y, z, lr, multipliers[t], local, g, True,
+                tables, numbers, counts,
             )  # fmt: skip
             batch.write(XB, local, theta)
             for table in range(memory.shape[0]):
@@ -138,6 +141,7 @@ def _update(
     y: Array,
     z: Array,
     lr: float,
+    multiplier: float,
     theta: Array,
     g: Array,
     theta_is_local: bool,
@@ -146,9 +150,10 @@ def _update(
     counts: Index,
 ) -> None:
     """Move θ by g; all arrays on the same columns (all of them, or the batch's)."""
+    scheduled = lr * multiplier
     if baseline.kind == ADAM_KIND:
         root = np.sqrt(1.0 - baseline.beta2 ** numbers[STEPS_MADE])
-        step = lr / (1.0 - baseline.beta1 ** numbers[STEPS_MADE])
+        step = scheduled / (1.0 - baseline.beta1 ** numbers[STEPS_MADE])
         for j in range(theta.size):
             memory[FIRST, j] += (g[j] - memory[FIRST, j]) * (1.0 - baseline.beta1)
             memory[SECOND, j] *= baseline.beta2
@@ -158,14 +163,14 @@ def _update(
     if baseline.kind == ADAGRAD_KIND:
         for j in range(theta.size):
             memory[FIRST, j] += g[j] * g[j]
-            theta[j] -= lr * g[j] / (np.sqrt(memory[FIRST, j]) + baseline.eps)
+            theta[j] -= scheduled * g[j] / (np.sqrt(memory[FIRST, j]) + baseline.eps)
         return
-    step = lr
+    step = scheduled
     if baseline.kind == ADAGRAD_NORM_KIND:
         numbers[ACCUMULATED] += dot(g, g)
-        step = lr / np.sqrt(numbers[ACCUMULATED]) if numbers[ACCUMULATED] > 0.0 else 0.0
+        step = scheduled / np.sqrt(numbers[ACCUMULATED]) if numbers[ACCUMULATED] > 0.0 else 0.0
     elif baseline.kind == SLS_KIND:
-        step = _line_search(
+        step = multiplier * _line_search(
             loss, baseline, decay, XB, rows, y, z, lr, theta, g, theta_is_local, numbers, counts
         )
     for j in range(theta.size):
@@ -190,8 +195,8 @@ def _line_search(
 ) -> float:
     """The accepted step; 0 if there is none."""
     eta, last = lr, numbers[LAST_STEP]
-    if baseline.reset != 1 and not np.isnan(last):
-        eta = min(lr, last * baseline.growth if baseline.reset == 2 else last)
+    if baseline.reset != RESTART and not np.isnan(last):
+        eta = min(lr, last * baseline.growth if baseline.reset == GROW else last)
     squared, along = dot(g, g), dot(theta, g)
     p = np.empty(rows.size)
     batch.matvec(XB, g if theta_is_local else batch.read(XB, g), p)

@@ -45,7 +45,8 @@ def run_baseline(
     decay: float,
     order: Index,
     ends: Index,
-    lrs: Array,
+    lr: float,
+    multipliers: Array,
     theta: Array,
     memory: Array,
     numbers: Array,
@@ -53,5 +54,6 @@ def run_baseline(
 ) -> int:
     """See `targetopt.linear.plain.run_baseline`."""
     return baselines.run(
-        matrix_of(X), y, loss, baseline, decay, order, ends, lrs, theta, memory, numbers, counts
-    )
+        matrix_of(X), y, loss, baseline, decay, order, ends, lr, multipliers, theta, memory,
+        numbers, counts,
+    )  # fmt: skip

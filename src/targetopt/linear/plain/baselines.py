@@ -15,9 +15,11 @@ from targetopt.linear.spec import (
     BACKWARD_CALLS,
     FIRST,
     FORWARD_CALLS,
+    GROW,
     INNER_STEPS,
     LAST_STEP,
     ORACLE_CALLS,
+    RESTART,
     SECOND,
     SLS_KIND,
     STEPS_MADE,
@@ -40,7 +42,8 @@ def run_baseline(
     decay: float,
     order: Index,
     ends: Index,
-    lrs: Array,
+    lr: float,
+    multipliers: Array,
     theta: Array,
     memory: Array,
     numbers: Array,
@@ -48,13 +51,15 @@ def run_baseline(
 ) -> int:
     """Steps made: all of ``ends``, or fewer if the targets left the finite numbers.
 
-    Step t uses the rows ``order[ends[t-1]:ends[t]]`` and the step size ``lrs[t]``. ``theta``,
+    Step t uses the rows ``order[ends[t-1]:ends[t]]`` and the step size ``lr·multipliers[t]``, which for
+    SLS is the step found from ``lr`` on, times ``multipliers[t]``. ``theta``,
     ``memory`` and ``numbers`` (see `spec`) and ``counts`` are changed in place.
     """
     begin = 0
     for t, end in enumerate(ends):
         rows = order[begin:end]
         begin = end
+        step = lr * multipliers[t]
         XB, yB = X.take(rows), y[rows]
         z = XB.matvec(theta)
         slope = losses.slope(loss, z, yB)
@@ -65,26 +70,27 @@ def run_baseline(
         _count_gradient(counts)
         counts[INNER_STEPS] += 1
         if baseline.kind == SLS_KIND:
-            g *= _line_search(loss, baseline, decay, XB, yB, z, theta, g, lrs[t], numbers, counts)
+            found = _line_search(loss, baseline, decay, XB, yB, z, theta, g, lr, numbers, counts)
+            g *= multipliers[t] * found
         elif baseline.kind == ADAGRAD_NORM_KIND:
             numbers[ACCUMULATED] += g @ g
-            g *= lrs[t] / numbers[ACCUMULATED] ** 0.5 if numbers[ACCUMULATED] > 0 else 0.0
+            g *= step / numbers[ACCUMULATED] ** 0.5 if numbers[ACCUMULATED] > 0 else 0.0
         elif baseline.kind == SVRG_KIND:
             stale = losses.slope(loss, XB.matvec(memory[FIRST]), yB)
             _count_gradient(counts)
-            g = lrs[t] * (g - XB.rmatvec(stale / rows.size) + memory[SECOND])
+            g = step * (g - XB.rmatvec(stale / rows.size) + memory[SECOND])
         elif baseline.kind == ADAM_KIND:
             memory[FIRST] += (g - memory[FIRST]) * (1 - baseline.beta1)
             memory[SECOND] *= baseline.beta2
             memory[SECOND] += (1 - baseline.beta2) * g * g
             root = (1 - baseline.beta2 ** numbers[STEPS_MADE]) ** 0.5
             g = memory[FIRST] / (np.sqrt(memory[SECOND]) / root + baseline.eps)
-            g *= lrs[t] / (1 - baseline.beta1 ** numbers[STEPS_MADE])
+            g *= step / (1 - baseline.beta1 ** numbers[STEPS_MADE])
         elif baseline.kind == ADAGRAD_KIND:
             memory[FIRST] += g * g
-            g *= lrs[t] / (np.sqrt(memory[FIRST]) + baseline.eps)
+            g *= step / (np.sqrt(memory[FIRST]) + baseline.eps)
         else:
-            g *= lrs[t]
+            g *= step
         theta -= g
     return len(ends)
 
@@ -108,8 +114,8 @@ def _line_search(
 ) -> float:
     """The accepted step; 0 if there is none."""
     eta, last = lr, numbers[LAST_STEP]
-    if baseline.reset != 1 and not np.isnan(last):
-        eta = min(lr, last * baseline.growth if baseline.reset == 2 else last)
+    if baseline.reset != RESTART and not np.isnan(last):
+        eta = min(lr, last * baseline.growth if baseline.reset == GROW else last)
     squared, along = float(g @ g), float(theta @ g)
     p = XB.matvec(g)
     before = losses.value(loss, z, y).mean()
