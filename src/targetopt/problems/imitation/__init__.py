@@ -8,6 +8,7 @@ Also reachable as ``targetopt.imitation``. Needs the extra ``[rl]``.
 
 from targetopt.problems.imitation.behaviour import Behaviour, Geometric, Mixture, mixture, noisy
 from targetopt.problems.imitation.environment import Environment, EnvironmentFailed
+from targetopt.problems.imitation.evaluate import Evaluation, evaluate
 from targetopt.problems.imitation.expert import Expert, NetworkExpert, labelled, load_expert
 from targetopt.problems.imitation.gather import Batch, Gatherer, make_gatherer
 from targetopt.problems.imitation.needs import MissingPackage
@@ -19,6 +20,7 @@ __all__ = [
     "Behaviour",
     "Environment",
     "EnvironmentFailed",
+    "Evaluation",
     "Expert",
     "Gatherer",
     "GaussianPolicy",
@@ -27,6 +29,7 @@ __all__ = [
     "Mixture",
     "Network",
     "NetworkExpert",
+    "evaluate",
     "labelled",
     "load_expert",
     "load_policy",

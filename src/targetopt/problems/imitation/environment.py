@@ -33,7 +33,7 @@ class Environment:
         prototype: one instance of it.
         low, high: the action box.
         action_dtype: what the environment takes actions in.
-        limit: steps after which an episode is cut off; None if nothing does.
+        limit: steps after which its ``TimeLimit`` cuts an episode off; None without one.
     """
 
     def __init__(self, source: EnvLike) -> None:
@@ -41,7 +41,10 @@ class Environment:
         self._make, self.prototype = _opened(gymnasium, source)
         spec = self.prototype.spec
         self.name = str(spec.id) if spec is not None else type(self.prototype.unwrapped).__name__
-        self.limit = None if spec is None else spec.max_episode_steps
+        limits = [
+            w for w in wrappers(self.prototype) if isinstance(w, gymnasium.wrappers.TimeLimit)
+        ]
+        self.limit: int | None = min((w._max_episode_steps for w in limits), default=None)
         spaces = gymnasium.spaces
         observations, actions = self.prototype.observation_space, self.prototype.action_space
         if not isinstance(actions, spaces.Box) or len(actions.shape) != 1:
@@ -65,8 +68,8 @@ class Environment:
         """Instances of their own, the prototype first."""
         if count > 1 and self._make is None:
             raise BadArgument(
-                f"copies={count}: env={self.name!r} is one unregistered instance, which cannot be multiplied. "
-                "Pass copies=1, or a function that makes it: env=lambda: MyEnv()."
+                f"copies={count}: env={self.name!r} was passed as one instance, of which there are no copies. "
+                "Pass copies=1, or a function that makes it: env=lambda: gymnasium.make(...)."
             )
         return [self.prototype] + [self._make() for _ in range(count - 1) if self._make]
 
@@ -80,13 +83,21 @@ class Environment:
         return np.clip(actions, self.low, self.high).astype(self.action_dtype)
 
 
+def wrappers(env: Env) -> list[Env]:
+    """The wrappers around an environment, outermost first."""
+    found = []
+    while env is not env.unwrapped:
+        found.append(env)
+        env = env.env
+    return found
+
+
 def _opened(gymnasium: Any, source: EnvLike) -> tuple[Callable[[], Env] | None, Env]:
     make: Callable[[], Env] | None
     if isinstance(source, str):
         make = lambda: gymnasium.make(source)  # noqa: E731
     elif isinstance(source, gymnasium.Env):
-        spec = source.spec
-        return (None if spec is None else (lambda: gymnasium.make(spec))), source
+        return None, source  # what was done to it since it was made is nobody's to repeat
     elif callable(source):
         make = source
     else:

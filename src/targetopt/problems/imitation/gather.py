@@ -15,6 +15,7 @@ from targetopt.problems.imitation.environment import Environment, EnvironmentFai
 from targetopt.problems.imitation.expert import Expert, labelled
 from targetopt.problems.imitation.loop import LoopCopies
 from targetopt.problems.imitation.network import Array
+from targetopt.problems.imitation.simulator import SimulatorCopies, obstacle
 from targetopt.types import BadAnswer, BadArgument
 
 COPIES = 20
@@ -217,7 +218,7 @@ def make_gatherer(
 
     Args:
         env: a Gymnasium id, an environment, or a function that makes one.
-        copies: how many take turns; 20 by default (1 for an instance that cannot be multiplied).
+        copies: how many take turns; 20 by default (1 for an instance on the plain path).
         seed: of everything random in it.
         fast: ``"auto"`` uses MuJoCo's batched stepping for the environments it knows; True insists on
             it; False is the plain Gymnasium loop.
@@ -232,14 +233,24 @@ def make_gatherer(
         ((100, 11), (100, 3))
     """
     environment = env if isinstance(env, Environment) else Environment(env)
-    count = (COPIES if environment.multiplies else 1) if copies is None else copies
-    return Gatherer(
-        make_copies(environment, positive_int("copies", count), fast), seed=seed, burn_in=burn_in
-    )
+    made = make_copies(environment, copies, fast)
+    return Gatherer(made, seed=seed, burn_in=burn_in)
 
 
-def make_copies(environment: Environment, count: int, fast: bool | Literal["auto"]) -> Copies:
-    """Simulators: batched where that is possible and wanted."""
+def make_copies(
+    environment: Environment, count: int | None, fast: bool | Literal["auto"] = "auto"
+) -> Copies:
+    """Simulators, batched where that is possible and wanted; see `make_gatherer`."""
     if fast not in (True, False, "auto"):
         raise BadArgument(f"fast={fast!r} must be True, False or 'auto'")
-    return LoopCopies(environment, count)
+    reason = obstacle(environment) if fast else "it was not asked for"
+    if fast is True and reason is not None:
+        raise BadArgument(
+            f"fast=True: env={environment.name!r} has no fast path, {reason}. Pass fast='auto'."
+        )
+    if reason is None:
+        return SimulatorCopies(
+            environment, positive_int("copies", COPIES if count is None else count)
+        )
+    count = (COPIES if environment.multiplies else 1) if count is None else count
+    return LoopCopies(environment, positive_int("copies", count))
