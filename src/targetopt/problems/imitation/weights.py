@@ -23,7 +23,7 @@ Arrays = dict[str, NDArray[Any]]
 def write(path: str | Path, arrays: Mapping[str, NDArray[Any]], header: Mapping[str, Any]) -> Path:
     """Write a file whole or not at all."""
     safetensors = package("safetensors.numpy", "Saving a policy")
-    contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}  # keeps 0-d
     text = json.dumps(header, ensure_ascii=False, allow_nan=False)
     data = safetensors.save(contiguous, metadata={KEY: text})
     path = Path(path)
