@@ -60,6 +60,8 @@ def faults(text: str) -> list[tuple[int, int, str]]:
         ('[[methods]]\nname = "sso"\nstep_size = 0.1\n', 11, 13, "remove step_size"),
         ('[[methods]]\nname = "sso"\ninner = "gradient-descent"\n', 11, 9, "needs step_size"),
         ('[[methods]]\nname = "sgd"\n', 9, 1, "no L_θ is known"),
+        ('[[methods]]\nname = "adam"\non = { sed = 1 }\n', 11, 6, "Did you mean 'seed'?"),
+        ('[[methods]]\nname = "adam"\non = "tiny"\n', 11, 6, "must be a table of problem options"),
         ('[[methods]]\nname = "sls"\nc = 1.5\n', 11, 5, "less than 1"),
         ('[[methods]]\nname = "adam"\nlabel = 3\n', 11, 9, "must be text"),
         ('[[methods]]\nname = "adam"\n[[methods]]\nname = "adam"\n', 11, 1, "repeats"),
@@ -293,3 +295,26 @@ def test_dotted_keys_multiline_strings_and_nested_tables() -> None:
     assert document.position(("m", 1, "x", "p", "q", 1, "r")) == (12, 24)
     assert document.position(("z", "w", "v")) == (14, 5)
     assert document.position(("m", 1, "unknown")) == (11, 1)
+
+
+def test_a_method_can_be_for_some_of_the_problems_alone() -> None:
+    experiment = Experiment(
+        problems=[{"name": "breast_cancer", "loss": ["squared", "logistic"], "l2": [0.0, 0.1]}],
+        methods=[
+            {"name": "sgd"},
+            {
+                "name": "sso",
+                "inner": "adam",
+                "step_size": 0.1,
+                "on": {"loss": "logistic", "l2": [0.1]},
+            },
+        ],
+        batch_size=64,
+    )
+    runs = expand(Experiment.parse(Document.parse(experiment.to_toml(), "grid.toml")))
+    assert [run.id for run in runs] == [run.id for run in expand(experiment)]
+    chosen = [run for run in runs if run.method.name == "sso"]
+    assert [(run.problem["loss"], run.problem["l2"]) for run in chosen] == [("logistic", 0.1)]
+    assert chosen[0].engine == "torch"  # the compiled driver has no Adam inside
+    assert "on" not in chosen[0].resolved()["method"]
+    assert len(runs) == 5

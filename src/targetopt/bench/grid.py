@@ -24,6 +24,9 @@ from targetopt.types import BadArgument, TargetoptError
 CONFIG_FORMAT = 2
 """Part of every id: raised when the meaning of a configuration changes."""
 
+NOT_OPTIONS = ("name", "label", "on")
+"""Keys of a method's table that are not options of the method."""
+
 
 @dataclass(frozen=True)
 class RunConfig:
@@ -139,6 +142,8 @@ def expand(experiment: Experiment) -> list[RunConfig]:
     problems = list(_problem_choices(experiment, faults))
     methods = list(_method_choices(experiment, faults))
     runs: dict[str, RunConfig] = {}
+    for choice, _, _ in methods:
+        faults += _misplaced(choice, {key for problem in problems for key in problem.options})
     if not faults:
         for problem, (choice, method, label) in itertools.product(problems, methods):
             _cross(experiment, problem, choice, method, label, runs, faults)
@@ -229,13 +234,11 @@ def _method_choices(
                 faults.append(choice.fault("name", message))
                 continue
             model = METHODS[name]
-            values = {
-                key: item for key, item in choice.values.items() if key not in ("name", "label")
-            }
+            values = {key: item for key, item in choice.values.items() if key not in NOT_OPTIONS}
             try:
                 method = model(**values)
             except ValidationError as error:
-                known = (*model.model_fields, "name", "label")
+                known = (*model.model_fields, *NOT_OPTIONS)
                 faults += faults_of(error, known, choice.paths)
                 continue
             conflicts = method.conflicts()
@@ -261,6 +264,8 @@ def _cross(
     faults: list[Fault],
 ) -> None:
     """The runs of one problem and one method, added to ``runs``; what cannot be, to ``faults``."""
+    if not _applies(choice, problem):
+        return
     try:
         engine = choose_engine(experiment.engine, problem.loaded, method)
     except Conflict as conflict:
@@ -269,13 +274,15 @@ def _cross(
         )
         faults.append(Fault(path, str(conflict)))
         return
-    n = problem.loaded.n
+    limit, shown = problem.loaded.largest_batch, problem.options["name"]
     for size, path in problem.batch_sizes:
-        if size != "full" and size > n:
-            shown = problem.options["name"]
-            faults.append(
-                Fault(path, f"{size} is more than the {n} examples of {shown!r}; use 'full'")
-            )
+        if size == "full" and limit is None:
+            message = f"{shown!r} makes its examples as it goes: say how many a step takes"
+            faults.append(Fault(path, message))
+            continue
+        if size != "full" and limit is not None and size > limit:
+            message = f"{size} is more than the {limit} examples of {shown!r}; use 'full'"
+            faults.append(Fault(path, message))
             continue
         for seed in _seeds(experiment.seeds):
             run = RunConfig(
@@ -295,6 +302,26 @@ def _cross(
                 )
                 return
             runs[run.id] = run
+
+
+def _misplaced(choice: Choice, known: Iterable[str]) -> Iterator[Fault]:
+    """What is wrong with the table ``on`` of a method: which problems it is for."""
+    wanted = choice.values.get("on", {})
+    if not isinstance(wanted, dict):
+        shown = 'a table of problem options, such as { name = "mushrooms" }'
+        yield choice.fault("on", f"{wanted!r} must be {shown}")
+        return
+    for key in wanted:
+        if key not in known:
+            yield choice.fault("on", f"no problem has an option {key!r}. {suggestion(key, known)}")
+
+
+def _applies(choice: Choice, problem: _ProblemChoice) -> bool:
+    """Whether the problem's options are, each, among those that the method is for."""
+    return all(
+        problem.options.get(key) in (item if isinstance(item, list) else [item])
+        for key, item in choice.values.get("on", {}).items()
+    )
 
 
 def _seeds(seeds: int | Sequence[int]) -> Sequence[int]:

@@ -5,6 +5,7 @@ have it.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
@@ -21,7 +22,7 @@ from targetopt.optim import SSO
 from targetopt.problems import Problem
 
 RuleName = Literal["gradient-step", "line-search", "adagrad", "adagrad-norm", "newton", "ftrl"]
-InnerName = Literal["armijo", "gradient-descent", "lbfgs", "gauss-newton", "exact"]
+InnerName = Literal["armijo", "gradient-descent", "adam", "lbfgs", "gauss-newton", "exact"]
 ScheduleName = Literal["constant", "inverse-sqrt", "exponential"]
 
 RULES: dict[RuleName, tuple[type[rules.Rule], str]] = {
@@ -160,13 +161,13 @@ class Sso(Method):
             )
         if self.inner == "gradient-descent" and self.step_size is None:
             found.append(("inner", "'gradient-descent' needs step_size, a number above 0"))
-        if self.inner != "gradient-descent" and self.step_size is not None:
+        if self.inner not in ("gradient-descent", "adam") and self.step_size is not None:
             why = f"inner = {self.inner!r} finds its own step; remove step_size"
             found.append(("step_size", why))
         return found
 
     def misfit(self, problem: Problem) -> tuple[str, str] | None:
-        if self.inner == "exact" and problem.linear is None:
+        if self.inner == "exact" and not problem.is_linear:
             return "inner", f"'exact' needs a linear problem; {problem.name!r} is not one"
         if "curvature" in self.make_rule().needs and not _has_curvature(problem):
             return "rule", f"{self.rule!r} needs the loss's curvature; {problem.name!r} has none"
@@ -189,6 +190,9 @@ class Sso(Method):
             return solvers.GradientDescent(step_size=self.step_size, max_steps=self.m)
         if self.inner == "exact":
             return solvers.Exact()
+        if self.inner == "adam":
+            lr = 1e-3 if self.step_size is None else self.step_size
+            return solvers.Torch(partial(torch.optim.Adam, lr=lr), max_steps=self.m)
         if self.inner == "gauss-newton":
             return solvers.GaussNewton(max_steps=self.m)
         solver = solvers.LBFGS if self.inner == "lbfgs" else solvers.Armijo
@@ -208,7 +212,7 @@ class Sso(Method):
         return SsoTrainer(problem, model, optimiser)
 
     def on_linear(self, problem: Problem) -> OnLinear | None:
-        if self.inner == "gauss-newton":
+        if self.inner in ("gauss-newton", "adam"):
             return None
         return OnLinear(self.learning_rate(), rule=self.make_rule(), inner=self.make_inner())
 

@@ -95,6 +95,16 @@ class Problem(ABC):
     def n(self) -> int:
         """Number of examples."""
 
+    @property
+    def largest_batch(self) -> int | None:
+        """The most examples that a step can take; None where examples are made anew for every step."""
+        return self.n
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether targets are linear in the parameters, so that surrogates can be solved exactly."""
+        return self.linear is not None
+
     @abstractmethod
     def model(self, seed: int) -> nn.Module:
         """A new model, float64, initialised as torch does; the same seed gives the same model."""
