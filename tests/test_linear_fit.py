@@ -111,7 +111,13 @@ def test_hundred_steps_in_every_form_and_backend(form, dense):
 @pytest.mark.parametrize("name", BACKENDS)
 @pytest.mark.parametrize(
     "loss",
-    [to.losses.Squared, to.losses.Huber, to.losses.Poisson, lambda y: to.losses.Huber(y, 0.3)],
+    [
+        to.losses.Squared,
+        to.losses.Huber,
+        to.losses.Poisson,
+        lambda y: to.losses.Huber(y, 0.3),
+        lambda y: to.losses.Ridged(to.losses.Logistic(torch.where(y > 0, 1.0, -1.0).double()), 0.2),
+    ],
 )
 def test_every_loss(name, loss):
     X, y = data(loss=loss)

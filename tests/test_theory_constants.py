@@ -19,8 +19,8 @@ LOSSES = {
     "squared": to.losses.Squared(LABELS),
     "logistic": to.losses.Logistic(LABELS),
     "huber": to.losses.Huber(LABELS),
-    "ridged logistic": theory.Ridged(to.losses.Logistic(LABELS), 0.1),
-    "ridged huber": theory.Ridged(to.losses.Huber(LABELS, 0.5), 0.3),
+    "ridged logistic": to.losses.Ridged(to.losses.Logistic(LABELS), 0.1),
+    "ridged huber": to.losses.Ridged(to.losses.Huber(LABELS, 0.5), 0.3),
     "gaussian": to.losses.GaussianKL(LABELS, 0.25),
 }
 
@@ -52,7 +52,7 @@ def test_cross_entropy_curvature_is_a_matrix():
     largest, least = theory.curvature_range(loss, torch.randn(2, 3, dtype=torch.float64))
     assert mu == 0.0
     assert -1e-12 <= least <= largest <= L == 0.5
-    ridged = theory.Ridged(loss, 0.2)
+    ridged = to.losses.Ridged(loss, 0.2)
     z = torch.randn(2, 3, dtype=torch.float64, requires_grad=True)
     (slope,) = torch.autograd.grad(ridged.value(z).sum(), z)
     torch.testing.assert_close(slope, ridged.gradient(z.detach()))
@@ -91,7 +91,7 @@ def test_parameter_constants_against_the_hessian(sparse, bias):
         sp.csr_array(X) if sparse else X, 0.35, 0.1, bias=bias, l2=0.01
     )
     whole = np.hstack([X, np.ones((30, 1))]) if bias else X
-    loss = theory.Ridged(to.losses.Logistic(torch.ones(30)), 0.1)
+    loss = to.losses.Ridged(to.losses.Logistic(torch.ones(30)), 0.1)
     for _ in range(20):
         theta = rng.normal(size=whole.shape[1]) * 3
         w = loss.curvature(torch.from_numpy(whole @ theta)).numpy()

@@ -92,6 +92,7 @@ class Kernels(Protocol):
         memory: Array,
         numbers: Array,
         counts: Index,
+        path: Array,
         /,
     ) -> int: ...
 

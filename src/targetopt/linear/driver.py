@@ -202,9 +202,17 @@ class Run:
         was = self.batches
         self.batches = Batches(was.n, was.batch_size, seed, was.sampling)
 
-    def advance(self, steps: int) -> bool:
-        """Make so many outer steps; False if the run diverged (it then stands before that step)."""
-        goal = self.steps + steps
+    def advance(self, steps: int, path: Array | None = None) -> bool:
+        """Make so many outer steps; False if the run diverged (it then stands before that step).
+
+        Args:
+            steps: how many.
+            path: takes θ after each of them, a C-contiguous float64 array of shape ``(steps, d)``; SSO
+                only.
+        """
+        first, goal = self.steps, self.steps + steps
+        if path is not None:
+            self._check_path(path, steps)
         while self.steps < goal:
             most = goal - self.steps
             if isinstance(self.baseline, SVRG):
@@ -214,18 +222,34 @@ class Run:
                     self._take_snapshot()
             order, ends = self.batches.stretch(self.steps, most)
             multipliers = np.array([self.schedule(self.steps + 1 + t) for t in range(ends.size)])
-            made = self._run_chunk(order, ends, multipliers)
+            done = self.steps - first
+            piece = self._NO_PATH if path is None else path[done : done + ends.size]
+            made = self._run_chunk(order, ends, multipliers, piece)
             self.steps += made
             if made < ends.size:
                 return False
         return bool(np.isfinite(self.theta).all())
 
-    def _run_chunk(self, order: Index, ends: Index, multipliers: Array) -> int:
+    _NO_PATH = np.empty((0, 0))
+
+    def _check_path(self, path: Array, steps: int) -> None:
+        wanted = (steps, self.theta.size)
+        if self.baseline is not None:
+            raise BadArgument(
+                f"path= is kept for SSO only; this run is {self.baseline!r}. Call advance(1) instead."
+            )
+        if path.shape != wanted or path.dtype != np.float64 or not path.flags.c_contiguous:
+            raise BadArgument(
+                f"path must be a C-contiguous float64 array of shape {wanted}; got {path.dtype} "
+                f"{path.shape}. np.empty({wanted}) makes one."
+            )
+
+    def _run_chunk(self, order: Index, ends: Index, multipliers: Array, path: Array) -> int:
         kernels = backend.kernels()
         mutable = (self.theta, self._memory, self._numbers, self._counts)
         if self.baseline is None:
             fixed = (self.design, self.y, self.loss, self.rule, self.solver, self.l2, self.form)
-            return int(kernels.run_sso(*fixed, order, ends, multipliers, *mutable))
+            return int(kernels.run_sso(*fixed, order, ends, multipliers, *mutable, path))
         fixed_too = (self.design, self.y, self.loss, self.baseline_spec, self.l2)
         steps = (order, ends, self.lr, multipliers)
         return int(kernels.run_baseline(*fixed_too, *steps, *mutable))

@@ -69,24 +69,28 @@ SQUARED, LOGISTIC, HUBER, POISSON = 0, 1, 2, 3
 
 
 class LossSpec(NamedTuple):
-    """``delta`` is Huber's."""
+    """``delta`` is Huber's; ``ridge`` is Ridged's μ, 0 for the bare loss."""
 
     kind: int
     delta: float
+    ridge: float
 
 
 def loss_spec(loss: public_losses.Loss) -> LossSpec:
     """The numbers of a loss with one output."""
+    if isinstance(loss, public_losses.Ridged):
+        bare = loss_spec(loss.loss)
+        return bare._replace(ridge=bare.ridge + loss.mu)
     if isinstance(loss, public_losses.Squared):
-        return LossSpec(SQUARED, 0.0)
+        return LossSpec(SQUARED, 0.0, 0.0)
     if isinstance(loss, public_losses.Logistic):
-        return LossSpec(LOGISTIC, 0.0)
+        return LossSpec(LOGISTIC, 0.0, 0.0)
     if isinstance(loss, public_losses.Huber):
-        return LossSpec(HUBER, loss.delta)
+        return LossSpec(HUBER, loss.delta, 0.0)
     if isinstance(loss, public_losses.Poisson):
-        return LossSpec(POISSON, 0.0)
+        return LossSpec(POISSON, 0.0, 0.0)
     raise MissingCapability(
-        f"linear.fit has kernels for Squared, Logistic, Huber and Poisson, not for "
+        f"linear.fit has kernels for Squared, Logistic, Huber, Poisson, Ridged or not; not for "
         f"{type(loss).__name__}. Use to.SSO with a to.Linear forward."
     )
 

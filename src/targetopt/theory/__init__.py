@@ -29,7 +29,6 @@ from targetopt.theory.bounds import (
 from targetopt.theory.conditions import OutsideAssumptions
 from targetopt.theory.constants import (
     ParameterConstants,
-    Ridged,
     TargetConstants,
     curvature_range,
     loss_constants,
@@ -69,7 +68,6 @@ __all__ = [
     "Measurements",
     "OutsideAssumptions",
     "ParameterConstants",
-    "Ridged",
     "Runs",
     "Surrogates",
     "TargetConstants",

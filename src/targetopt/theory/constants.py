@@ -17,43 +17,6 @@ from targetopt.theory.conditions import OutsideAssumptions
 from targetopt.types import BadArgument
 
 
-class Ridged(losses.Loss):
-    """ℓ_i(z) + ½μ‖z_i‖²: any loss made μ-strongly convex in the targets.
-
-    Thm 4.2 asks for a strongly convex ℓ, which the logistic loss is not; this is the loss to check
-    the theorem on, and it works wherever a loss does.
-
-    Example:
-        >>> loss = Ridged(losses.Logistic(torch.tensor([1.0])), 0.05)
-        >>> loss.smoothness, loss.strong_convexity
-        (0.3, 0.05)
-    """
-
-    def __init__(self, loss: losses.Loss, mu: float) -> None:
-        if not 0 < mu < math.inf:
-            raise BadArgument(f"Ridged: mu={mu!r} must be positive and finite")
-        self.loss = loss
-        self.mu = float(mu)
-        self.smoothness = None if loss.smoothness is None else loss.smoothness + self.mu
-        self.strong_convexity = loss.strong_convexity + self.mu
-
-    def value(self, z: torch.Tensor) -> torch.Tensor:
-        squares = z.square() if z.ndim == 1 else z.square().reshape(z.shape[0], -1).sum(dim=1)
-        return self.loss.value(z) + 0.5 * self.mu * squares
-
-    def gradient(self, z: torch.Tensor) -> torch.Tensor:
-        return self.loss.gradient(z) + self.mu * z
-
-    def curvature(self, z: torch.Tensor) -> torch.Tensor:
-        inner = self.loss.curvature(z)
-        if inner.ndim == z.ndim:
-            return inner + self.mu
-        return inner + self.mu * torch.eye(z.shape[1], dtype=z.dtype, device=z.device)
-
-    def rows(self, index: torch.Tensor) -> Ridged:
-        return Ridged(self.loss.rows(index), self.mu)
-
-
 def loss_constants(loss: losses.Loss, radius: float | None = None) -> tuple[float, float]:
     """(L, μ) of one example's loss in its target: the range of its curvature.
 
@@ -75,7 +38,7 @@ def loss_constants(loss: losses.Loss, radius: float | None = None) -> tuple[floa
     """
     if radius is not None and not 0 <= radius < math.inf:
         raise BadArgument(f"radius={radius!r} must be at least 0 and finite: it bounds |z|")
-    if isinstance(loss, Ridged):
+    if isinstance(loss, losses.Ridged):
         L, mu = loss_constants(loss.loss, radius)
         return L + loss.mu, mu + loss.mu
     if radius is not None and isinstance(loss, losses.Logistic):

@@ -9,7 +9,7 @@ from targetopt.linear.spec import HUBER, LOGISTIC, SQUARED, LossSpec
 
 
 @jit
-def value(loss: LossSpec, z: float, y: float) -> float:
+def _bare_value(loss: LossSpec, z: float, y: float) -> float:
     if loss.kind == LOGISTIC:
         margin = y * z
         return float(max(-margin, 0.0) + np.log1p(np.exp(-abs(margin))))
@@ -23,7 +23,7 @@ def value(loss: LossSpec, z: float, y: float) -> float:
 
 
 @jit
-def slope(loss: LossSpec, z: float, y: float) -> float:
+def _bare_slope(loss: LossSpec, z: float, y: float) -> float:
     if loss.kind == LOGISTIC:
         e = np.exp(-abs(z))
         return float(-y * (e if y * z > 0.0 else 1.0) / (1.0 + e))
@@ -35,7 +35,7 @@ def slope(loss: LossSpec, z: float, y: float) -> float:
 
 
 @jit
-def curvature(loss: LossSpec, z: float, y: float) -> float:
+def _bare_curvature(loss: LossSpec, z: float, y: float) -> float:
     if loss.kind == LOGISTIC:
         e = np.exp(-abs(z))
         return float(e / ((1.0 + e) * (1.0 + e)))
@@ -44,3 +44,18 @@ def curvature(loss: LossSpec, z: float, y: float) -> float:
     if loss.kind == HUBER:
         return 1.0 if abs(z - y) <= loss.delta else 0.0
     return float(np.exp(z))
+
+
+@jit
+def value(loss: LossSpec, z: float, y: float) -> float:
+    return _bare_value(loss, z, y) + 0.5 * loss.ridge * z * z
+
+
+@jit
+def slope(loss: LossSpec, z: float, y: float) -> float:
+    return _bare_slope(loss, z, y) + loss.ridge * z
+
+
+@jit
+def curvature(loss: LossSpec, z: float, y: float) -> float:
+    return _bare_curvature(loss, z, y) + loss.ridge

@@ -29,11 +29,12 @@ def run_sso(
     memory: Array,
     numbers: Array,
     counts: Index,
+    path: Array,
 ) -> int:
     """See `targetopt.linear.plain.run_sso`."""
     return sso.run(
         matrix_of(X), y, loss, rule, solver, decay, form, order, ends, multipliers, theta, memory,
-        numbers, counts,
+        numbers, counts, path,
     )  # fmt: skip
 
 

@@ -55,6 +55,7 @@ def run(
     memory: Array,
     numbers: Array,
     counts: Index,
+    path: Array,
 ) -> int:
     """See `targetopt.linear.plain.run_sso`."""
     mark = np.full(X.columns, -1, np.int32)
@@ -67,6 +68,8 @@ def run(
             counts, mark,
         ):  # fmt: skip
             return t
+        if path.shape[0] > 0:
+            path[t] = theta
     return int(ends.size)
 
 

@@ -11,7 +11,7 @@ from targetopt.linear.spec import HUBER, LOGISTIC, SQUARED, LossSpec
 Array = NDArray[np.float64]
 
 
-def value(loss: LossSpec, z: Array, y: Array) -> Array:
+def _bare_value(loss: LossSpec, z: Array, y: Array) -> Array:
     if loss.kind == LOGISTIC:
         return np.logaddexp(0.0, -y * z)
     if loss.kind == SQUARED:
@@ -23,7 +23,7 @@ def value(loss: LossSpec, z: Array, y: Array) -> Array:
     return np.exp(z) - y * z
 
 
-def slope(loss: LossSpec, z: Array, y: Array) -> Array:
+def _bare_slope(loss: LossSpec, z: Array, y: Array) -> Array:
     if loss.kind == LOGISTIC:
         return -y * expit(-y * z)
     if loss.kind == SQUARED:
@@ -33,7 +33,7 @@ def slope(loss: LossSpec, z: Array, y: Array) -> Array:
     return np.exp(z) - y
 
 
-def curvature(loss: LossSpec, z: Array, y: Array) -> Array:
+def _bare_curvature(loss: LossSpec, z: Array, y: Array) -> Array:
     if loss.kind == LOGISTIC:
         return expit(z) * expit(-z)
     if loss.kind == SQUARED:
@@ -41,3 +41,15 @@ def curvature(loss: LossSpec, z: Array, y: Array) -> Array:
     if loss.kind == HUBER:
         return (np.abs(z - y) <= loss.delta).astype(np.float64)
     return np.exp(z)
+
+
+def value(loss: LossSpec, z: Array, y: Array) -> Array:
+    return _bare_value(loss, z, y) + 0.5 * loss.ridge * z * z
+
+
+def slope(loss: LossSpec, z: Array, y: Array) -> Array:
+    return _bare_slope(loss, z, y) + loss.ridge * z
+
+
+def curvature(loss: LossSpec, z: Array, y: Array) -> Array:
+    return _bare_curvature(loss, z, y) + loss.ridge

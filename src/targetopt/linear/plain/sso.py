@@ -51,11 +51,13 @@ def run_sso(
     memory: Array,
     numbers: Array,
     counts: Index,
+    path: Array,
 ) -> int:
     """Steps made: all of ``ends``, or fewer if the targets left the finite numbers.
 
     Step t uses the rows ``order[ends[t-1]:ends[t]]`` and η = lr · ``multipliers[t]``. ``theta``,
     ``memory`` (see `spec`), ``numbers`` and ``counts`` are changed in place: they are the state.
+    ``path`` takes θ after each step, one row each, unless it has no rows.
     """
     begin = 0
     for t, end in enumerate(ends):
@@ -88,6 +90,8 @@ def run_sso(
         counts[BACKWARD_CALLS] += solution.backward_calls
         counts[FORM_STEPS + solution.form] += 1
         theta[:] = solution.theta[:, 0]
+        if len(path):
+            path[t] = theta
     return len(ends)
 
 

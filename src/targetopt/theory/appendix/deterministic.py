@@ -10,7 +10,7 @@ import torch
 from targetopt import losses
 from targetopt.theory.appendix.registry import Case, inequality
 from targetopt.theory.bounds import stationarity
-from targetopt.theory.constants import Ridged, loss_constants
+from targetopt.theory.constants import loss_constants
 from targetopt.theory.exact_problem import Array, ExactProblem
 
 Rng = np.random.Generator
@@ -27,7 +27,7 @@ def random_problem(
     if rng.random() < 0.5:
         return ExactProblem(X, losses.Squared(y))
     signs = torch.where(y > 0, 1.0, -1.0).double()
-    return ExactProblem(X, Ridged(losses.Logistic(signs), float(rng.uniform(0.02, 0.3))))
+    return ExactProblem(X, losses.Ridged(losses.Logistic(signs), float(rng.uniform(0.02, 0.3))))
 
 
 @inequality(
@@ -57,7 +57,7 @@ def _cocoercive(rng: Rng, as_printed: bool) -> Case:
     if as_printed:  # 1-smooth with a finite minimum, not convex
         right = 2 * ((1 - math.cos(w)) - (1 - math.cos(v)) - math.sin(v) * (w - v))
         return Case((math.sin(w) - math.sin(v)) ** 2, right, right)
-    loss = Ridged(losses.Logistic(torch.ones(1).double()), 0.1)
+    loss = losses.Ridged(losses.Logistic(torch.ones(1).double()), 0.1)
     at = [torch.tensor([u], dtype=torch.float64) for u in (w, v)]
     values = [float(loss.value(u)) for u in at]
     slopes = [float(loss.gradient(u)) for u in at]
