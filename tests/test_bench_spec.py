@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from targetopt.bench import Experiment, SpecError, expand
 from targetopt.bench.document import Document
+from targetopt.bench.methods import Sgd, Sso
+from targetopt.bench.problem_options import load_problem
 from targetopt.bench.spec import _toml
 
 PLUGIN = str(Path(__file__).with_name("bench_plugin.py"))
@@ -48,8 +50,13 @@ def faults(text: str) -> list[tuple[int, int, str]]:
         ('[[methods]]\nname = "sso"\nm = [1, 10, 0]\n', 11, 13, "greater than or equal to 1"),
         ('[[methods]]\nname = "sso"\nm = true\n', 11, 5, "valid integer"),
         ('[[methods]]\nname = "sso"\nrule = "newtn"\n', 11, 8, "'newton'"),
-        ('[[methods]]\nname = "sso"\nlr = "fast"\n', 11, 6, "'theory' or a finite number > 0"),
-        ('[[methods]]\nname = "sso"\nlr = [0.1, -1]\n', 11, 12, "'theory' or a finite number"),
+        (
+            '[[methods]]\nname = "sso"\nlr = "fast"\n',
+            11,
+            6,
+            "a multiple ('theory*4', 'theory/4')",
+        ),
+        ('[[methods]]\nname = "sso"\nlr = [0.1, -1]\n', 11, 12, "or a finite number > 0"),
         ('[[methods]]\nname = "sso"\nlr = inf\n', 11, 6, "finite number"),
         ('[[methods]]\nname = "sso"\nm = []\n', 11, 5, "leaves nothing to run"),
         ('[[methods]]\nname = "ssoo"\n', 10, 8, "Did you mean 'sso'?"),
@@ -318,3 +325,29 @@ def test_a_method_can_be_for_some_of_the_problems_alone() -> None:
     assert chosen[0].engine == "torch"  # the compiled driver has no Adam inside
     assert "on" not in chosen[0].resolved()["method"]
     assert len(runs) == 5
+
+
+@pytest.mark.parametrize(
+    ("lr", "factor"),
+    [("theory", 1.0), ("theory*4", 4.0), ("theory / 8", 0.125), ("theory*1", 1.0), (0.3, None)],
+)
+def test_multiples_of_the_theoretical_step(lr: float | str, factor: float | None) -> None:
+    """1/(2L) with L = ¼ for SSO, 1/(2 L_θ) for SGD; one spelling each, so one run each."""
+    methods = [{"name": "sso", "lr": lr}, {"name": "sgd", "lr": lr}]
+    for run in expand(Experiment(problems=[{"name": "breast_cancer"}], methods=methods)):
+        assert isinstance(run.method, Sso | Sgd)
+        problem = load_problem(run.problem)
+        L = problem.target_smoothness if run.method.name == "sso" else problem.parameter_smoothness
+        assert L is not None
+        expected = lr if factor is None else factor / (2 * L)
+        learned = run.method.learning_rate(problem)
+        if learned is None:  # SSO's own default is the same
+            assert factor == 1.0
+        else:
+            assert learned == pytest.approx(expected)
+        assert (run.method.lr == "theory") == (factor == 1.0)
+    for wrong in ("theory*0", "theory*-1", "teory", "4*theory", "theory*"):
+        with pytest.raises(SpecError, match="must be 'theory', a multiple"):
+            expand(tiny(methods=[{"name": "sgd", "lr": wrong}]))
+    with pytest.raises(SpecError, match="has no step 1/\\(2L\\)"):
+        expand(tiny(methods=[{"name": "sso", "rule": "newton", "lr": "theory*2"}]))

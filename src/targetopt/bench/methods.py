@@ -4,6 +4,7 @@ A new method is one subclass of :class:`Method` with the decorator :func:`regist
 have it.
 """
 
+import re
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
@@ -36,21 +37,28 @@ RULES: dict[RuleName, tuple[type[rules.Rule], str]] = {
 """Each rule's class, and what a method with it is called in legends."""
 
 
-def _number_or(word: str, value: Any, *, zero: bool) -> Any:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if value == word or (number and (0 < value < float("inf") or (zero and value == 0))):
-        return float(value) if number else value
-    raise ValueError(f"must be {word!r} or a finite number {'≥' if zero else '>'} 0")
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-TheoryOrNumber = Annotated[
-    Literal["theory"] | float,
-    BeforeValidator(lambda value: _number_or("theory", value, zero=False)),
-]
-ProblemOrNumber = Annotated[
-    Literal["problem"] | float,
-    BeforeValidator(lambda value: _number_or("problem", value, zero=True)),
-]
+def _step(value: Any) -> float | str:
+    if _is_number(value) and 0 < value < float("inf"):
+        return float(value)
+    multiple = re.fullmatch(r"theory(?:([*/])(\d+\.?\d*))?", str(value).replace(" ", ""))
+    if multiple is not None and float(multiple[2] or 1.0) > 0:
+        number = float(multiple[2] or 1.0)
+        return "theory" if number == 1.0 else f"theory{multiple[1]}{number:g}"
+    raise ValueError("must be 'theory', a multiple ('theory*4', 'theory/4') or a finite number > 0")
+
+
+def _decay(value: Any) -> float | str:
+    if value == "problem" or (_is_number(value) and 0 <= value < float("inf")):
+        return value if isinstance(value, str) else float(value)
+    raise ValueError("must be 'problem' or a finite number ≥ 0")
+
+
+TheoryOrNumber = Annotated[float | str, BeforeValidator(_step)]
+ProblemOrNumber = Annotated[Literal["problem"] | float, BeforeValidator(_decay)]
 Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(gt=0.0, lt=1.0)]
 
@@ -123,6 +131,18 @@ class Method(BaseModel):
         return None
 
 
+def theory_factor(lr: float | str) -> float | None:
+    """The multiple of the theoretical step that ``lr`` stands for; None for a plain number.
+
+    >>> theory_factor("theory"), theory_factor("theory*4"), theory_factor("theory/4")
+    (1.0, 4.0, 0.25)
+    """
+    if not isinstance(lr, str):
+        return None
+    factor = float(lr[len("theory*") :] or 1.0)
+    return 1.0 / factor if "/" in lr else factor
+
+
 METHODS: dict[str, type[Method]] = {}
 """What ``name`` in a ``[[methods]]`` table can be."""
 
@@ -164,6 +184,9 @@ class Sso(Method):
         if self.inner not in ("gradient-descent", "adam") and self.step_size is not None:
             why = f"inner = {self.inner!r} finds its own step; remove step_size"
             found.append(("step_size", why))
+        if self.rule not in ("gradient-step", "ftrl") and theory_factor(self.lr) not in (None, 1.0):
+            why = f"rule = {self.rule!r} has no step 1/(2L) to take {self.lr!r} of; give a number"
+            found.append(("lr", why))
         return found
 
     def misfit(self, problem: Problem) -> tuple[str, str] | None:
@@ -171,15 +194,22 @@ class Sso(Method):
             return "inner", f"'exact' needs a linear problem; {problem.name!r} is not one"
         if "curvature" in self.make_rule().needs and not _has_curvature(problem):
             return "rule", f"{self.rule!r} needs the loss's curvature; {problem.name!r} has none"
-        unknown = self.lr == "theory" and problem.target_smoothness is None
+        unknown = isinstance(self.lr, str) and problem.target_smoothness is None
         if unknown and self.rule in ("gradient-step", "ftrl"):
             why = f"'theory' is 1/(2L), but the loss of {problem.name!r} has no finite L"
             return "lr", f"{why}. Give a number, or rule = 'line-search'"
         return None
 
-    def learning_rate(self) -> float | None:
+    def learning_rate(self, problem: Problem) -> float | None:
         """η as `SSO` takes it: None is the rule's own choice, 1/(2L) for most."""
-        return None if self.lr == "theory" else float(self.lr)
+        if self.lr == "theory":
+            return None
+        factor = theory_factor(self.lr)
+        if factor is None:
+            return float(self.lr)
+        smoothness = problem.target_smoothness
+        assert smoothness is not None  # conflicts() and misfit() have seen to that
+        return factor * theoretical_step(smoothness)
 
     def make_rule(self) -> rules.Rule:
         return RULES[self.rule][0]()
@@ -203,7 +233,7 @@ class Sso(Method):
     ) -> Trainer:
         optimiser = SSO(
             model.parameters(),
-            lr=self.learning_rate(),
+            lr=self.learning_rate(problem),
             rule=self.make_rule(),
             inner=self.make_inner(),
             schedule=self.make_schedule(total_steps),
@@ -214,7 +244,7 @@ class Sso(Method):
     def on_linear(self, problem: Problem) -> OnLinear | None:
         if self.inner in ("gauss-newton", "adam"):
             return None
-        return OnLinear(self.learning_rate(), rule=self.make_rule(), inner=self.make_inner())
+        return OnLinear(self.learning_rate(problem), rule=self.make_rule(), inner=self.make_inner())
 
 
 def _has_curvature(problem: Problem) -> bool:
@@ -227,17 +257,18 @@ class _WithTheory(Method):
     lr: TheoryOrNumber = "theory"
 
     def misfit(self, problem: Problem) -> tuple[str, str] | None:
-        if self.lr == "theory" and problem.parameter_smoothness is None:
+        if isinstance(self.lr, str) and problem.parameter_smoothness is None:
             why = f"'theory' is 1/(2L_θ), and no L_θ is known for {problem.name!r}"
             return "lr", f"{why}. Give a number"
         return None
 
     def learning_rate(self, problem: Problem) -> float:
-        if self.lr != "theory":
+        factor = theory_factor(self.lr)
+        if factor is None:
             return float(self.lr)
         smoothness = problem.parameter_smoothness
         assert smoothness is not None  # misfit() has seen to that
-        return theoretical_step(smoothness - problem.l2 + self.l2(problem))
+        return factor * theoretical_step(smoothness - problem.l2 + self.l2(problem))
 
 
 @register
