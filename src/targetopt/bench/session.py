@@ -8,14 +8,16 @@ import torch
 
 from targetopt import linear
 from targetopt.bench.execute import Session
+from targetopt.bench.imitation import ImitationSession
 from targetopt.bench.methods import Method
 from targetopt.bench.problem_options import load_problem
 from targetopt.linear.spec import loss_spec
 from targetopt.problems import LinearProblem, Problem
+from targetopt.problems.imitation.study import ImitationProblem
 from targetopt.types import Counts, Diverged, MissingCapability, TargetoptError
 
 if TYPE_CHECKING:
-    from targetopt.bench.grid import RunConfig
+    from targetopt.bench.config import RunConfig
 
 
 class Conflict(TargetoptError, ValueError):
@@ -55,6 +57,8 @@ def _obstacle(problem: Problem, method: Method) -> str | None:
 def open_session(config: "RunConfig") -> Session:
     """The session of a run, at its first step; the same on every machine and in every process."""
     problem = load_problem(config.problem)
+    if isinstance(problem, ImitationProblem):
+        return ImitationSession(config, problem)
     if config.engine == "torch":
         return TorchSession(config, problem)
     assert isinstance(problem, LinearProblem)

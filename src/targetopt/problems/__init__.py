@@ -10,6 +10,7 @@ torch.Size([3])
 
 from targetopt.problems import networks, quadratics, supervised, twins
 from targetopt.problems.base import LinearData, Problem, Reference
+from targetopt.problems.imitation import study
 from targetopt.problems.linear import LinearProblem
 from targetopt.problems.registry import Declaration, declaration, get, names, register, unregister
 
@@ -25,6 +26,7 @@ __all__ = [
     "networks",
     "quadratics",
     "register",
+    "study",
     "supervised",
     "twins",
     "unregister",

@@ -1,0 +1,337 @@
+"""Imitation as a problem of the experiment engine: what is gathered, and what is measured of a policy.
+
+A step of a run is a round. The trainer sees the states of the round (:class:`LabelledStates`) as it would
+see a mini-batch; everything that is plotted is computed here, in float64.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from functools import cached_property, lru_cache
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor, nn
+
+from targetopt.baselines.smoothness import linear_smoothness
+from targetopt.linear import Linear
+from targetopt.losses import GaussianKL
+from targetopt.oracle import LossOracle
+from targetopt.problems.base import Problem, as_rows, positive_int
+from targetopt.problems.imitation.behaviour import Behaviour, mixture, noisy
+from targetopt.problems.imitation.copies import Copies
+from targetopt.problems.imitation.environment import Environment
+from targetopt.problems.imitation.evaluate import run_episodes
+from targetopt.problems.imitation.expert import Expert, NetworkExpert, load_expert
+from targetopt.problems.imitation.gather import (
+    COPIES,
+    Batch,
+    Gatherer,
+    make_copies,
+    make_gatherer,
+)
+from targetopt.problems.imitation.network import Array
+from targetopt.problems.imitation.policy import GaussianPolicy
+from targetopt.problems.registry import register
+from targetopt.types import BadArgument, Forward
+
+HELD_OUT_SEED = 2**63
+"""Of the held-out states and of the episodes that returns are taken over. No run can have it."""
+
+PolicyClass = Literal["mlp", "linear"]
+BehaviourName = Literal["cloning", "online", "dagger"]
+GathererName = Literal["auto", "gymnasium", "torch"]
+
+_WORDS = {"mlp": "MLP", "cloning": "cloning", "torch": "torch loop", "gymnasium": "Gymnasium loop"}
+
+
+class LabelledStates(Problem):
+    """Some states, the expert's actions there, and a policy's loss on them: min_θ mean ½‖(μ_θ − μ_e)/std‖².
+
+    Args:
+        whole: the problem they belong to: it makes the models.
+        batch: states and labels; ``batch`` may be replaced, round after round.
+    """
+
+    def __init__(self, whole: ImitationProblem, batch: Batch) -> None:
+        self.name, self.label = whole.name, whole.label
+        self.whole = whole
+        self.batch = batch
+
+    @property
+    def loss(self) -> GaussianKL:  # type: ignore[override]
+        return GaussianKL(torch.from_numpy(self.batch.labels), self.whole.std**2)
+
+    @property
+    def n(self) -> int:
+        return len(self.batch.states)
+
+    def model(self, seed: int) -> GaussianPolicy:
+        return self.whole.model(seed)
+
+    def forward(self, model: nn.Module, index: ArrayLike | Tensor | None = None) -> Forward:
+        states = self.batch.states
+        if index is not None:
+            states = states[as_rows(index).numpy()]
+        if self.is_linear:
+            return Linear(_learner(model).layers[0], states)  # type: ignore[arg-type]
+        inputs = torch.from_numpy(states).to(_learner(model).dtype)
+        return lambda: model(inputs)
+
+    def metrics(self, model: nn.Module) -> dict[str, float]:
+        twin = copy.deepcopy(model).double()
+        with torch.no_grad():
+            z = twin(torch.from_numpy(self.batch.states))
+            return {"loss": float(self.loss.value(z).mean())}
+
+    def least_linear_loss(self) -> float:
+        """The least loss that any affine policy has on these states."""
+        inputs = np.column_stack([self.batch.states, np.ones(self.n)])
+        weight = np.linalg.lstsq(inputs, self.batch.labels, rcond=None)[0]
+        return float(self.loss.value(torch.from_numpy(inputs @ weight)).mean())
+
+    @property
+    def is_linear(self) -> bool:
+        return self.whole.is_linear
+
+    @cached_property
+    def parameter_smoothness(self) -> float | None:
+        """L_θ of the whole problem, which does not change from round to round."""
+        return self.whole.parameter_smoothness
+
+
+class ImitationProblem(Problem):
+    """Learn what an expert does, in states that the expert or the learner visits.
+
+    What runs learn from is gathered round by round (:meth:`gatherer`, :meth:`behaviour`). As a
+    problem with rows it is a fixed set of states that the expert visits, the same for every run and
+    every behaviour. The arguments are those of the problem ``"imitation"``, see :func:`imitation`.
+    """
+
+    largest_batch = None  # a simulator does not run out of states
+
+    def __init__(
+        self,
+        environment: str,
+        behaviour: BehaviourName,
+        policy: PolicyClass,
+        expert: str,
+        *,
+        std: float,
+        gatherer: GathererName,
+        copies: int,
+        burn_in: int | None,
+        held_out: int,
+        evaluate_every: int,
+        episodes: int,
+    ) -> None:
+        if evaluate_every < 0:
+            raise BadArgument(f"evaluate_every={evaluate_every!r} must be at least 0 (0: never)")
+        if gatherer == "torch" and behaviour != "online":
+            raise BadArgument(
+                f"gatherer='torch' is the learner acting through torch; behaviour={behaviour!r} must be 'online'"
+            )
+        self.environment, self.policy, self.gatherer_name = environment, policy, gatherer
+        self.mixture = mixture(behaviour)
+        self.expert = find_expert(environment, expert)
+        self.expert_name = expert
+        self.std = std
+        self.copies = positive_int("copies", copies)
+        self.burn_in = burn_in
+        self.evaluate_every = evaluate_every
+        self.episodes = positive_int("episodes", episodes)
+        self._n = positive_int("held_out", held_out)
+        space = _space(environment)
+        self.loss = GaussianKL(torch.zeros(1, space.action_size), std**2)
+        words = [environment.partition("-")[0], behaviour, policy]
+        words += [] if expert == "sac" else [f"{expert} expert"]
+        words += [] if gatherer == "auto" else [gatherer]
+        self.label = ", ".join(_WORDS.get(word, word) for word in words)
+
+    # -- what runs learn from -------------------------------------------------------------------
+
+    def gatherer(self, seed: int) -> Gatherer:
+        """Simulators, staggered, that a run of this seed gathers its rounds with."""
+        torch_loop = self.gatherer_name == "torch"
+        return make_gatherer(
+            self.environment,
+            copies=1 if torch_loop else self.copies,
+            seed=seed,
+            fast="auto" if self.gatherer_name == "auto" else False,
+            burn_in=0 if torch_loop else self.burn_in,
+        )
+
+    def behaviour(self, t: int, policy: GaussianPolicy) -> Behaviour:
+        """Who acts in round t = 1, 2, …, with the learner as it is now."""
+        if self.gatherer_name == "torch":
+            return noisy(_by_torch(policy), self.std)
+        return self.mixture.at(t, policy, self.expert)
+
+    # -- what is measured -----------------------------------------------------------------------
+
+    @cached_property
+    def held_out(self) -> LabelledStates:
+        """States that the expert visits."""
+        found = expert_states(
+            self.environment, self.expert_name, self._n, self.copies, self.burn_in
+        )
+        return LabelledStates(self, found)
+
+    def returns(self, policy: GaussianPolicy) -> dict[str, float]:
+        """``return`` of the mean action, and its share of the expert's, on the same episodes for all."""
+        value = _mean_return(self.environment, policy, self.episodes)
+        expert = expert_return(self.environment, self.expert_name, self.episodes)
+        return {"return": value, "return_share": value / expert}
+
+    @property
+    def n(self) -> int:
+        return self._n
+
+    def model(self, seed: int) -> GaussianPolicy:
+        space = _space(self.environment)
+        return GaussianPolicy(
+            space.observation_size,
+            space.action_size,
+            mean=self.policy,
+            std=self.std,
+            low=space.low,
+            high=space.high,
+            seed=seed,
+            environment=self.environment,
+        )
+
+    def forward(self, model: nn.Module, index: ArrayLike | Tensor | None = None) -> Forward:
+        return self.held_out.forward(model, index)
+
+    def oracle(self, index: ArrayLike | Tensor | None = None) -> LossOracle:
+        return self.held_out.oracle(index)
+
+    def metrics(self, model: nn.Module) -> dict[str, float]:
+        return self.held_out.metrics(model)
+
+    @property
+    def is_linear(self) -> bool:
+        return self.policy == "linear"
+
+    @cached_property
+    def parameter_smoothness(self) -> float | None:
+        """L_θ = λ_max(mean of [s 1]ᵀ[s 1])/std² of the held-out states; None for an MLP."""
+        if not self.is_linear:
+            return None
+        return linear_smoothness(self.held_out.batch.states, 1.0 / self.std**2, bias=True)
+
+
+@register("imitation", "an expert's actions in a simulator, gathered round by round (extra [rl])")
+def imitation(
+    environment: str = "Hopper-v5",
+    behaviour: BehaviourName = "online",
+    policy: PolicyClass = "mlp",
+    expert: str = "sac",
+    std: float = 1.0,
+    gatherer: GathererName = "auto",
+    copies: int = 20,
+    burn_in: int | None = None,
+    held_out: int = 4000,
+    evaluate_every: int = 5,
+    episodes: int = 10,
+) -> ImitationProblem:
+    """Imitation of an expert in a continuous-control environment (paper §5 and App. E.6).
+
+    A step is a round of ``batch_size`` states, an epoch one round; ``loss`` is the policy loss on
+    the states of the round that begins, before the policy is updated on them.
+
+    Args:
+        environment: a Gymnasium id.
+        behaviour: who drives: the expert (``"cloning"``), the learner (``"online"``), or first the one
+            and then the other (``"dagger"``).
+        policy: the mean of the learner: ``"mlp"`` (256, 256, relu) or ``"linear"``.
+        expert: ``"sac"`` or ``"ppo"`` for those that come with the package, or the path of an expert file.
+        std: of the policies; the learner's actions are sampled with it.
+        gatherer: ``"auto"``, batched simulators where there are some; ``"gymnasium"``, a loop over environments
+            with a numpy policy; ``"torch"``, a loop over one environment with the torch policy, as in the
+            paper.
+        copies: of the environment, taking turns.
+        burn_in: the longest time in steps that a copy runs before the first round; None: one episode.
+        held_out: states in the held-out set.
+        evaluate_every: rounds between two evaluations of the return; 0 for none at all.
+        episodes: episodes per evaluation.
+    """
+    return ImitationProblem(
+        environment,
+        behaviour,
+        policy,
+        expert,
+        std=std,
+        gatherer=gatherer,
+        copies=copies,
+        burn_in=burn_in,
+        held_out=held_out,
+        evaluate_every=evaluate_every,
+        episodes=episodes,
+    )
+
+
+@lru_cache(maxsize=8)
+def find_expert(environment: str, expert: str) -> NetworkExpert:
+    """The expert of a family, or the one in a file."""
+    if expert.endswith(".safetensors"):
+        return load_expert(expert)
+    return load_expert(environment, family=expert)
+
+
+@lru_cache(maxsize=4)
+def expert_states(
+    environment: str, expert: str, count: int, copies: int, burn_in: int | None
+) -> Batch:
+    """States that the expert visits when it acts by its mean."""
+    teacher = find_expert(environment, expert)
+    gatherer = make_gatherer(environment, copies=copies, seed=HELD_OUT_SEED, burn_in=burn_in)
+    try:
+        return gatherer.gather(count, noisy(teacher), teacher)
+    finally:
+        gatherer.close()
+
+
+@lru_cache(maxsize=8)
+def expert_return(environment: str, expert: str, episodes: int) -> float:
+    """What the expert's mean action earns on the episodes that policies are evaluated on."""
+    return _mean_return(environment, find_expert(environment, expert), episodes)
+
+
+def _mean_return(environment: str, policy: GaussianPolicy | Expert, episodes: int) -> float:
+    copies = _stage(environment, min(episodes, COPIES))
+    return run_episodes(policy, copies, episodes=episodes, seed=HELD_OUT_SEED).mean
+
+
+@lru_cache(maxsize=4)
+def _stage(environment: str, count: int) -> Copies:
+    """Simulators for evaluations, made once: each evaluation begins with a reset."""
+    return make_copies(Environment(environment), count, "auto")
+
+
+@lru_cache(maxsize=8)
+def _space(environment: str) -> Environment:
+    return Environment(environment)
+
+
+def _learner(model: nn.Module) -> GaussianPolicy:
+    if not isinstance(model, GaussianPolicy):
+        raise BadArgument(
+            f"model is a {type(model).__name__}; this problem's model is a GaussianPolicy. Make one with "
+            "problem.model(seed)."
+        )
+    return model
+
+
+def _by_torch(policy: GaussianPolicy) -> Callable[[Array], Array]:
+    """The mean through torch, state by state: how the paper's code acts."""
+
+    @torch.no_grad()
+    def mean(states: Array) -> Array:
+        z: Tensor = policy(torch.from_numpy(states).to(policy.dtype))
+        return z.double().numpy()
+
+    return mean
