@@ -11,9 +11,12 @@ from targetopt.problems.imitation.environment import Environment, EnvironmentFai
 from targetopt.problems.imitation.evaluate import Evaluation, evaluate
 from targetopt.problems.imitation.expert import Expert, NetworkExpert, labelled, load_expert
 from targetopt.problems.imitation.gather import Batch, Gatherer, make_gatherer
+from targetopt.problems.imitation.measure import Measurement, mean_loss
 from targetopt.problems.imitation.needs import MissingPackage
 from targetopt.problems.imitation.network import Network
 from targetopt.problems.imitation.policy import GaussianPolicy, load_policy
+from targetopt.problems.imitation.stable_baselines import from_stable_baselines3
+from targetopt.problems.imitation.training import Result, Round, Training, train
 
 __all__ = [
     "Batch",
@@ -25,15 +28,22 @@ __all__ = [
     "Gatherer",
     "GaussianPolicy",
     "Geometric",
+    "Measurement",
     "MissingPackage",
     "Mixture",
     "Network",
     "NetworkExpert",
+    "Result",
+    "Round",
+    "Training",
     "evaluate",
+    "from_stable_baselines3",
     "labelled",
     "load_expert",
     "load_policy",
     "make_gatherer",
+    "mean_loss",
     "mixture",
     "noisy",
+    "train",
 ]

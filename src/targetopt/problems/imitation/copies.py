@@ -50,6 +50,9 @@ class Copies(ABC):
     observations: Array
     """Shape ``(count, d)``; row i is what copy i shows now."""
 
+    shared: bool = False
+    """Whether the only copy is the one instance there is, which others may step as well."""
+
     def __init__(self, environment: Environment, count: int) -> None:
         self.environment = environment
         self.count = count
@@ -69,7 +72,3 @@ class Copies(ABC):
 
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
-
-    @abstractmethod
-    def close(self) -> None:
-        """Free what the simulators hold."""

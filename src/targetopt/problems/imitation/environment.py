@@ -19,7 +19,13 @@ EnvLike = str | Env | Callable[[], Env]
 
 
 class EnvironmentFailed(TargetoptError, RuntimeError):
-    """The environment raised, or gave observations that cannot be used; the round is kept."""
+    """The environment raised, or gave observations that cannot be used; the round is kept.
+
+    Attributes:
+        result: out of `train`, the run so far.
+    """
+
+    result: Any = None
 
 
 class Environment:
@@ -39,6 +45,7 @@ class Environment:
     def __init__(self, source: EnvLike) -> None:
         gymnasium = package("gymnasium", "Imitation learning")
         self._make, self.prototype = _opened(gymnasium, source)
+        self._made = [] if self._make is None else [self.prototype]
         spec = self.prototype.spec
         self.name = str(spec.id) if spec is not None else type(self.prototype.unwrapped).__name__
         limits = [
@@ -65,13 +72,23 @@ class Environment:
         self.action_dtype = actions.dtype
 
     def copies(self, count: int) -> list[Env]:
-        """Instances of their own, the prototype first."""
-        if count > 1 and self._make is None:
+        """Environments to step; nobody else gets the same ones, unless there is one instance only."""
+        if self._make is None:
+            if count == 1:
+                return [self.prototype]
             raise BadArgument(
                 f"copies={count}: env={self.name!r} was passed as one instance, of which there are no copies. "
                 "Pass copies=1, or a function that makes it: env=lambda: gymnasium.make(...)."
             )
-        return [self.prototype] + [self._make() for _ in range(count - 1) if self._make]
+        made = [self._make() for _ in range(count)]
+        self._made += made
+        return made
+
+    def close(self) -> None:
+        """Close what was made here; an instance that was passed in is its owner's to close."""
+        for env in self._made:
+            env.close()
+        self._made = []
 
     @property
     def multiplies(self) -> bool:

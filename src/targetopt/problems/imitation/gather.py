@@ -65,6 +65,7 @@ class Gatherer:
         if longest < 0:
             raise BadArgument(f"burn_in={burn_in!r} must be at least 0 steps")
         self.copies = copies
+        self.seed = seed
         self.environment = copies.environment
         self._noise = np.random.default_rng([seed, 0])
         self._episodes = [np.random.default_rng([seed, 1, i]) for i in range(copies.count)]
@@ -87,11 +88,7 @@ class Gatherer:
             expert: ``states -> mean actions``.
         """
         positive_int("n", n)
-        while (waiting := np.flatnonzero(self._burn_in)).size:
-            self._burn_in[waiting] -= 1
-            self.burn_in_steps += len(waiting)
-            self._step(waiting, behaviour)
-            self._finished.clear()
+        self.stagger(behaviour)
         while (missing := n - sum(map(len, self._visited))) > 0:
             ids = (self._turn + np.arange(min(self.copies.count, missing))) % self.copies.count
             self._turn = (self._turn + len(ids)) % self.copies.count
@@ -104,6 +101,14 @@ class Gatherer:
         finished = np.array(self._finished, dtype=np.float64).reshape(-1, 2)
         self._visited, self._finished = [], []
         return Batch(states, labels, finished[:, 0], finished[:, 1].astype(np.int64))
+
+    def stagger(self, behaviour: Behaviour) -> None:
+        """The burn-in, where it is not done yet (`gather` sees to it otherwise)."""
+        while (waiting := np.flatnonzero(self._burn_in)).size:
+            self._burn_in[waiting] -= 1
+            self.burn_in_steps += len(waiting)
+            self._step(waiting, behaviour)
+            self._finished.clear()
 
     def _step(self, ids: Ids, behaviour: Behaviour) -> None:
         """One step of some copies; those whose episode is over begin a new one when next asked."""
@@ -194,16 +199,16 @@ class Gatherer:
         self._noise.bit_generator.state = state["noise"]
         for rng, saved in zip(self._episodes, state["episodes"], strict=True):
             rng.bit_generator.state = saved
-        self._burn_in, self._fresh = state["burn_in"].copy(), state["fresh"].copy()
+        self._burn_in, self._fresh = np.array(state["burn_in"]), np.array(state["fresh"])
+        self._returns, self._lengths = np.array(state["returns"]), np.array(state["lengths"])
         self._turn = state["turn"]
-        self._returns, self._lengths = state["returns"].copy(), state["lengths"].copy()
-        self._visited = [state["visited"]] if len(state["visited"]) else []
+        self._visited = [np.array(state["visited"])] if len(state["visited"]) else []
         self._finished = [(float(r), int(length)) for r, length in state["finished"]]
         self.burn_in_steps, self.interactions = state["burn_in_steps"], state["interactions"]
 
     def close(self) -> None:
-        """Free what the simulators hold."""
-        self.copies.close()
+        """Close the environment and its copies."""
+        self.environment.close()
 
 
 def make_gatherer(

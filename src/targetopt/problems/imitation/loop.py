@@ -24,6 +24,7 @@ class LoopCopies(Copies):
     def __init__(self, environment: Environment, count: int) -> None:
         super().__init__(environment, count)
         self.envs = environment.copies(count)
+        self.shared = not environment.multiplies
         self._seeds = [NO_EPISODE] * count
         self._actions: list[list[NDArray[Any]]] = [[] for _ in range(count)]
 
@@ -66,7 +67,8 @@ class LoopCopies(Copies):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        episodes = np.split(state["actions"], np.cumsum(state["lengths"])[:-1])
+        episodes = np.split(np.array(state["actions"]), np.cumsum(state["lengths"])[:-1])
+        shown = np.array(state["observations"])
         for copy, (seed, episode) in enumerate(zip(state["seeds"], episodes, strict=True)):
             if seed == NO_EPISODE:
                 self.observations[copy] = 0.0
@@ -75,7 +77,7 @@ class LoopCopies(Copies):
             for action in episode:
                 failures += self.step(np.array([copy]), action[None]).failures
             if any(failures) or not np.array_equal(
-                self.observations[copy], state["observations"][copy], equal_nan=True
+                self.observations[copy], shown[copy], equal_nan=True
             ):
                 raise EnvironmentFailed(
                     f"environment {self.environment.name!r} did not repeat the episode of copy {copy}: after "
@@ -83,7 +85,3 @@ class LoopCopies(Copies):
                     "random numbers that its seed does not govern, or its version changed; a run in it "
                     "cannot be resumed exactly. Start again, or make it obey its seed."
                 )
-
-    def close(self) -> None:
-        for env in self.envs:
-            env.close()

@@ -70,7 +70,7 @@ class GaussianPolicy(nn.Module):
         positive_int("observation_size", observation_size)
         positive_int("action_size", action_size)
         self.mean = mean
-        self.hidden = tuple(positive_int("hidden", width) for width in hidden)
+        between = [positive_int("hidden", width) for width in hidden] if mean == "mlp" else []
         self.std = _per_action("std", std, action_size)
         if not (np.isfinite(self.std).all() and (self.std > 0).all()):
             raise BadArgument(f"std={std!r} must be positive and finite")
@@ -82,19 +82,20 @@ class GaussianPolicy(nn.Module):
         self.provenance: dict[str, Any] = {}
         if dtype is None:
             dtype = torch.float32 if mean == "mlp" else torch.float64
-        between = self.hidden if mean == "mlp" else ()
-        widths = [observation_size, *between, action_size]
+        self.widths = [observation_size, *between, action_size]
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            self.layers = nn.ModuleList(nn.Linear(a, b, dtype=dtype) for a, b in pairwise(widths))
+            self.layers = nn.ModuleList(
+                nn.Linear(a, b, dtype=dtype) for a, b in pairwise(self.widths)
+            )
 
     @property
     def observation_size(self) -> int:
-        return int(self.layers[0].in_features)  # type: ignore[arg-type]
+        return self.widths[0]
 
     @property
     def action_size(self) -> int:
-        return int(self.layers[-1].out_features)  # type: ignore[arg-type]
+        return self.widths[-1]
 
     @property
     def dtype(self) -> torch.dtype:

@@ -80,7 +80,10 @@ class Runner:
     def reward(self, moved: Array, healthy: Flags, actions: NDArray[Any]) -> Array:
         # in the actions' own precision, as Gymnasium does
         cost = self.control_weight * np.square(actions).sum(axis=1)
-        return self.forward_weight * (moved / self.dt) + healthy * self.healthy_reward - cost
+        reward: Array = (
+            self.forward_weight * (moved / self.dt) + healthy * self.healthy_reward - cost
+        )
+        return reward
 
 
 def _within(values: Array, bounds: Range) -> Flags:
@@ -180,6 +183,3 @@ class SimulatorCopies(Copies):
         self._batch.state[:] = np.asarray(state["state"])
         self._elapsed[:] = np.asarray(state["elapsed"])
         self.observations[:] = np.asarray(state["observations"])
-
-    def close(self) -> None:
-        self.environment.prototype.close()

@@ -1,0 +1,73 @@
+"""A run on the disk: whole or absent, and read without running anything in it."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from targetopt.problems.data.files import write_atomically
+from targetopt.types import BadArgument
+
+VERSION = 1
+
+
+def save(path: Path, settings: dict[str, Any], state: dict[str, Any]) -> None:
+    """Replace the file at ``path``: a reader, or a kill, sees the old run or the new."""
+    stored = {"targetopt": VERSION, "settings": json.dumps(settings), "state": _packed(state)}
+    buffer = io.BytesIO()
+    torch.save(stored, buffer)
+    write_atomically(path, lambda file: file.write(buffer.getbuffer()))
+
+
+def load(path: Path, settings: dict[str, Any]) -> dict[str, Any] | None:
+    """The state in the file; None if there is no file. Refuses a run with other settings."""
+    if not path.is_file():
+        return None
+    try:
+        stored = torch.load(path, weights_only=True)
+        version, saved = stored["targetopt"], json.loads(stored["settings"])
+        state: dict[str, Any] = stored["state"]
+    except (
+        pickle.UnpicklingError,
+        RuntimeError,
+        EOFError,
+        KeyError,
+        TypeError,
+        ValueError,
+    ) as error:
+        raise BadArgument(
+            f"checkpoint={str(path)!r} is not a run of targetopt ({error!r}). Move it away to begin anew."
+        ) from error
+    if version != VERSION:
+        raise BadArgument(
+            f"checkpoint={str(path)!r} is of format {version}, this version writes {VERSION}. Move it away to "
+            "begin anew."
+        )
+    now = json.loads(json.dumps(settings))
+    changed = sorted(key for key in saved | now if saved.get(key) != now.get(key))
+    if changed:
+        differences = "; ".join(
+            f"{k}: {saved.get(k)!r} there, {now.get(k)!r} here" for k in changed
+        )
+        raise BadArgument(
+            f"checkpoint={str(path)!r} holds a run with other settings ({differences}). Use the same settings "
+            "(rounds= alone may grow), or another file."
+        )
+    return state
+
+
+def _packed(value: Any) -> Any:
+    """The same value with arrays as tensors, which torch reads back without unpickling code."""
+    if isinstance(value, np.ndarray):
+        return torch.from_numpy(value)
+    if isinstance(value, dict):
+        return {key: _packed(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_packed(item) for item in value)
+    return value

@@ -1,0 +1,274 @@
+"""``targetopt expert`` and ``targetopt film``: train experts, measure them, and look at them."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any, Literal
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from targetopt.problems.imitation.expert import SHIPPED, NetworkExpert, load_expert
+from targetopt.problems.imitation.policy import GaussianPolicy, load_policy
+from targetopt.types import BadArgument, TargetoptError
+
+app = typer.Typer(
+    name="expert",
+    no_args_is_help=True,
+    help="The experts that are imitated: those that come along, and new ones.",
+)
+
+Algorithm = Literal["sac", "ppo"]
+Family = Annotated[Algorithm, typer.Option(help="Which of the shipped experts.")]
+
+PLAIN_EVERY = 10.0
+"""Seconds between two lines where there is no terminal."""
+
+
+@app.command("list")
+def list_experts() -> None:
+    """Show the experts that come with targetopt.
+
+    Examples:
+
+        targetopt expert list
+    """
+    table = Table("environment", "family", "return", "±", "episodes", "steps", "seed", box=None)
+    for path in sorted(SHIPPED.glob("*.safetensors")):
+        with _clear_errors():
+            expert = load_expert(path)
+        report = expert.card["report"]
+        table.add_row(
+            expert.environment,
+            expert.family,
+            f"{report['mean_return']:.0f}",
+            f"{report['std_return']:.0f}",
+            str(report["episodes"]),
+            f"{expert.card['steps']:,}",
+            str(expert.card["seed"]),
+        )
+    Console().print(table)
+
+
+@app.command("train")
+def train(
+    environment: Annotated[str, typer.Argument(metavar="ENV", help="A Gymnasium id.")],
+    algorithm: Annotated[
+        Algorithm, typer.Option(help="SAC: an hour or more a million steps; PPO: minutes.")
+    ] = "sac",
+    seed: Annotated[int, typer.Option(min=0, help="Of networks, environment and noise.")] = 0,
+    steps: Annotated[
+        int | None,
+        typer.Option(min=1, help="Environment steps. [default: those of the shipped expert]"),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Directory. [default: results/experts/ENV-ALGORITHM-SEED]"),
+    ] = None,
+    evaluate_every: Annotated[
+        int, typer.Option(min=1, help="Steps between two evaluations, each with a checkpoint.")
+    ] = 20_000,
+    note: Annotated[str, typer.Option(help="A sentence for the model card.")] = "",
+) -> None:
+    """Train an expert; the defaults train the shipped ones again.
+
+    Stopped in any way, it goes on from its last checkpoint: give the same command again. SAC may be
+    prolonged with a larger --steps. The best policy on the way is chosen, measured over 100 fresh
+    episodes, and written with a model card. Needs the extra [expert].
+
+    Examples:
+
+        targetopt expert train Hopper-v5 --algorithm ppo
+
+        targetopt expert train Walker2d-v5
+
+        targetopt expert train HalfCheetah-v5 --seed 3 --steps 500000 --out cheetah
+    """
+    with _clear_errors():
+        from targetopt.problems.imitation.experts.training import train_expert
+
+        directory = out or Path(f"results/experts/{environment}-{algorithm}-{seed}")
+        with _shown(f"{environment} {algorithm}") as watch, _stopped_politely():
+            expert = train_expert(
+                environment,
+                algorithm=algorithm,
+                seed=seed,
+                steps=steps,
+                out=directory,
+                evaluate_every=evaluate_every,
+                note=note,
+                watch=watch,
+            )
+        path = directory / f"{environment}-{algorithm}.safetensors"
+        _say_returns(expert.card["report"])
+        typer.echo(f"expert: {path}\ncard:   {path.with_suffix('.md')}")
+
+
+@app.command("evaluate")
+def evaluate(
+    source: Annotated[
+        str, typer.Argument(metavar="ENV|FILE", help="A shipped expert's environment, or a file.")
+    ],
+    family: Family = "sac",
+    episodes: Annotated[int, typer.Option(min=1, help="Whole episodes.")] = 100,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Of the episodes; the default's are those on the cards.")
+    ] = 3,
+    environment: Annotated[
+        str | None, typer.Option(help="Another environment than the file names.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Play whole Gymnasium episodes with the mean action: mean, deviation, lengths.
+
+    FILE is an expert's, or a policy that imitation training saved.
+
+    Examples:
+
+        targetopt expert evaluate Hopper-v5
+
+        targetopt expert evaluate Walker2d-v5 --family ppo --episodes 20 --seed 7
+
+        targetopt expert evaluate my-expert.safetensors --json
+    """
+    with _clear_errors():
+        from targetopt.problems.imitation.evaluate import evaluate as play
+        from targetopt.problems.imitation.experts.measure import summary
+
+        policy = _policy(source, family)
+        where = environment or policy.environment
+        if not where:
+            raise BadArgument(f"{source} does not say its environment. Name it with --environment.")
+        with Console(stderr=True).status(f"{where}: {episodes} episodes"):
+            result = summary(play(policy, where, episodes=episodes, seed=seed, fast=False))
+        if as_json:
+            print(json.dumps({"environment": where, "policy": source, "seed": seed, **result}))
+        else:
+            _say_returns(result)
+
+
+def film(
+    environment: Annotated[str, typer.Argument(metavar="ENV", help="A Gymnasium id.")],
+    expert: Annotated[
+        str, typer.Option(help="Family of a shipped expert (sac, ppo), or an expert's file.")
+    ] = "sac",
+    policy: Annotated[
+        list[Path] | None,
+        typer.Option(help="A learner's file, shown beside the expert; may be repeated."),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="A .gif or .mp4 file.")] = Path("rollout.gif"),
+    seconds: Annotated[float, typer.Option(min=0.1, help="Simulated time, at most.")] = 8.0,
+    fps: Annotated[int, typer.Option(min=1, max=50, help="Pictures a second.")] = 25,
+    size: Annotated[int, typer.Option(min=32, help="Height of a picture, in pixels.")] = 240,
+    seed: Annotated[int, typer.Option(min=0, help="Of the initial state.")] = 0,
+) -> None:
+    """Film an expert and its learners side by side, from the same initial state.
+
+    Works without a display through EGL (MUJOCO_GL=egl). Needs the extra [rl].
+
+    Examples:
+
+        targetopt film Hopper-v5 --out hopper.gif
+
+        targetopt film Walker2d-v5 --expert ppo --policy learner.safetensors --out walker.mp4
+    """
+    with _clear_errors():
+        from targetopt.problems.imitation.film import film as shoot
+
+        shown: dict[str, NetworkExpert | GaussianPolicy] = {
+            "expert": _policy(expert) if "." in expert else load_expert(environment, expert)
+        }
+        for path in policy or []:
+            shown["learner" if len(policy or []) == 1 else path.stem] = _policy(str(path))
+        with Console(stderr=True).status(f"filming {environment}"):
+            made = shoot(environment, shown, out, seconds=seconds, fps=fps, size=size, seed=seed)
+        for name, value in made.returns.items():
+            typer.echo(f"{name}: return {value:.0f} in {made.lengths[name]} steps")
+        typer.echo(f"{made.path}: {made.path.stat().st_size / 1e6:.1f} MB")
+
+
+def _policy(source: str, family: str = "sac") -> NetworkExpert | GaussianPolicy:
+    """A shipped expert, an expert's file, or a learner's."""
+    try:
+        return load_expert(source, family)
+    except BadArgument as error:
+        if not Path(source).is_file():
+            raise
+        try:
+            return load_policy(source)
+        except BadArgument:
+            raise error from None
+
+
+def _say_returns(result: dict[str, Any]) -> None:
+    typer.echo(
+        f"return  {result['mean_return']:.1f} ± {result['std_return']:.1f}  "
+        f"({result['min_return']:.1f} to {result['max_return']:.1f}, {result['episodes']} episodes)\n"
+        f"length  {result['mean_length']:.1f}  ({result['min_length']} to {result['max_length']})"
+    )
+
+
+@contextmanager
+def _clear_errors() -> Iterator[None]:
+    """Errors that are meant for people end the command with their text."""
+    try:
+        yield
+    except (TargetoptError, OSError) as error:
+        typer.echo(f"Error: {error}", err=True)
+        raise typer.Exit(1) from None
+
+
+@contextmanager
+def _stopped_politely() -> Iterator[None]:
+    """Ctrl-C and SIGTERM end with how to go on."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    except KeyboardInterrupt:
+        command = shlex.join(["targetopt", *sys.argv[1:]])
+        typer.echo(f"Stopped. Go on from the last checkpoint with:\n    {command}", err=True)
+        raise typer.Exit(130) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _shown(name: str) -> Iterator[Any]:
+    """Progress: a bar on a terminal, a line now and then elsewhere."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        last = -PLAIN_EVERY
+
+        def line(doing: str, done: int, total: int, note: str) -> None:
+            nonlocal last
+            if time.monotonic() - last >= PLAIN_EVERY:
+                last = time.monotonic()
+                typer.echo(f"{name}: {doing} {done}/{total} {note}".rstrip(), err=True)
+
+        yield line
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    more = (TimeRemainingColumn(), TextColumn("{task.fields[note]}"))
+    with Progress(*columns, *more, console=console) as progress:
+        tasks: dict[str, Any] = {}
+
+        def draw(doing: str, done: int, total: int, note: str) -> None:
+            if doing not in tasks:
+                tasks[doing] = progress.add_task(f"{name}: {doing}", note="")
+            progress.update(tasks[doing], completed=done, total=total, note=note)
+
+        yield draw

@@ -1,0 +1,152 @@
+"""What happens to the policy between two rounds: SSO, or a torch optimiser on the batch loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from targetopt import linear
+from targetopt.baselines.base import ClosureOptimizer
+from targetopt.inner import Inner
+from targetopt.optim import SSO
+from targetopt.oracle import LossOracle
+from targetopt.problems.base import positive_int
+from targetopt.problems.imitation.gather import Batch
+from targetopt.problems.imitation.network import Array
+from targetopt.problems.imitation.policy import GaussianPolicy
+from targetopt.rules import Rule
+from targetopt.types import BadArgument, Counts, Forward
+
+OptimizerFactory = Callable[[Iterable[Tensor]], Optimizer]
+"""``lambda parameters: torch.optim.Adam(parameters)``"""
+
+
+class Update(Protocol):
+    """Moves the policy by one round's batch; the batch's labels were the oracle's answer."""
+
+    def __call__(self, batch: Batch) -> Counts: ...
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What it was made with, for comparison with a checkpoint's."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+def targets(policy: GaussianPolicy, states: Array) -> Forward:
+    """The forward of some states: `to.Linear` for a linear mean, so that inner solvers know.
+
+    Targets are ``(n, k)``; of a linear mean of one action, ``(n,)``.
+    """
+    if policy.mean == "linear":
+        layer = policy.layers[0]
+        assert isinstance(layer, torch.nn.Linear)
+        return linear.Linear(layer, states)
+    inputs = torch.from_numpy(states).to(policy.dtype)
+    return lambda: policy(inputs)
+
+
+class SsoUpdate:
+    """One `SSO` step a round: the surrogate of the batch, minimised by the inner solver."""
+
+    def __init__(
+        self, policy: GaussianPolicy, lr: float | None, rule: Rule | None, inner: Inner | None
+    ) -> None:
+        self.policy = policy
+        self.optimizer = SSO(policy.parameters(), lr=lr, rule=rule, inner=inner)
+
+    def __call__(self, batch: Batch) -> Counts:
+        vector = self.policy.mean == "linear" and self.policy.action_size == 1
+        loss = self.policy.loss(batch.labels[:, 0] if vector else batch.labels)
+        return self.optimizer.step(targets(self.policy, batch.states), LossOracle(loss))
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        optimizer = self.optimizer
+        return {
+            "lr": optimizer.param_groups[0]["lr"],
+            "rule": written(optimizer.rule),
+            "inner": written(optimizer.inner),
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.optimizer.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.optimizer.load_state_dict(state)
+
+
+class TorchUpdate:
+    """``steps`` steps of a torch optimiser on the batch's mean loss.
+
+    With one step these are the paper's baselines; with m steps, the control it lacks: what SSO's m
+    inner steps must be compared with.
+    """
+
+    def __init__(self, policy: GaussianPolicy, factory: OptimizerFactory, steps: int = 1) -> None:
+        self.policy = policy
+        self.steps = positive_int("steps", steps)
+        self.optimizer = factory(list(policy.parameters()))
+        if not isinstance(self.optimizer, Optimizer) or isinstance(self.optimizer, SSO):
+            raise BadArgument(
+                f"optimizer= must make a torch optimiser from the parameters; it made "
+                f"{type(self.optimizer).__name__}. For SSO pass rule=, inner= and lr= instead."
+            )
+
+    def __call__(self, batch: Batch) -> Counts:
+        inputs = torch.from_numpy(batch.states).to(self.policy.dtype)
+        loss = self.policy.loss(batch.labels)
+        forwards = 0
+
+        def closure() -> Tensor:
+            nonlocal forwards
+            forwards += 1
+            return loss.value(self.policy(inputs)).mean()
+
+        def backward() -> float:
+            self.optimizer.zero_grad()
+            value = closure()
+            value.backward()
+            return float(value)
+
+        for _ in range(self.steps):
+            if isinstance(self.optimizer, ClosureOptimizer):  # differentiates by itself
+                self.optimizer.step(closure)  # type: ignore[arg-type]
+            else:
+                self.optimizer.step(backward)
+        backwards = self.steps if isinstance(self.optimizer, ClosureOptimizer) else forwards
+        return Counts(
+            oracle_calls=1,
+            value_calls=forwards - backwards,
+            inner_steps=self.steps,
+            forward_calls=forwards,
+            backward_calls=backwards,
+        )
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        group = {k: v for k, v in self.optimizer.param_groups[0].items() if k != "params"}
+        return {
+            "optimizer": type(self.optimizer).__name__,
+            "options": {k: repr(v) for k, v in sorted(group.items())},
+            "steps": self.steps,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.optimizer.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.optimizer.load_state_dict(state)
+
+
+def written(part: object) -> str:
+    """A rule or solver in words that are the same in every process: functions by their type only."""
+    fields = vars(part).items()
+    words = [f"{k}={type(v).__name__ if callable(v) else repr(v)}" for k, v in fields]
+    return f"{type(part).__name__}({', '.join(words)})"
