@@ -25,6 +25,7 @@ from targetopt.bench.runner import Summary
 from targetopt.bench.runner import run as run_experiment
 from targetopt.bench.spec import Experiment
 from targetopt.problems import data_cli
+from targetopt.problems.imitation import commands as imitation
 from targetopt.types import TargetoptError
 
 app = typer.Typer(
@@ -36,6 +37,7 @@ app = typer.Typer(
     "Begin with: targetopt demo",
 )
 app.add_typer(data_cli.app, name="data")
+app.add_typer(imitation.app, name="expert")
 
 console = Console()
 errors = Console(stderr=True)
@@ -207,6 +209,9 @@ def list_(
     with clear_errors():
         for kind in [what] if what else list(What):
             console.print(tables[kind](), soft_wrap=True)
+
+
+app.command()(imitation.film)
 
 
 def _problem_table() -> Table:
