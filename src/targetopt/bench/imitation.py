@@ -2,7 +2,6 @@
 
 import math
 import time
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from torch import nn
 from targetopt.bench.methods import Adam, Method, Sgd, register
 from targetopt.bench.trainers import GradientTrainer, Rows, Trainer
 from targetopt.problems import Problem
-from targetopt.problems.imitation.gather import Batch
+from targetopt.problems.imitation.network import Array
 from targetopt.problems.imitation.study import ImitationProblem, LabelledStates
 from targetopt.types import Counts
 
@@ -40,7 +39,7 @@ class ImitationSession:
         self.gatherer = problem.gatherer(config.seed)
         self.rounds = 0
         self.gathering_time = self.updating_time = math.nan
-        self.states = LabelledStates(problem, self._gather())
+        self.states = LabelledStates(problem, *self._gather())
         self.trainer = config.method.trainer(self.states, self.model, self.total_steps, self.size)
 
     @property
@@ -52,14 +51,15 @@ class ImitationSession:
         self.trainer.step(None)
         updated = time.process_time()
         self.rounds = start + 1
-        self.states.batch = self._gather()
+        self.states.take(*self._gather())
         self.updating_time = updated - began
         self.gathering_time = time.process_time() - updated
         return self.rounds
 
-    def _gather(self) -> Batch:
+    def _gather(self) -> tuple[Array, Array]:
         behaviour = self.problem.behaviour(self.rounds + 1, self.model)
-        return self.gatherer.gather(self.size, behaviour, self.problem.expert)
+        batch = self.gatherer.gather(self.size, behaviour, self.problem.expert)
+        return batch.states, batch.labels
 
     def metrics(self) -> dict[str, float]:
         found = self.states.metrics(self.model)
@@ -81,14 +81,15 @@ class ImitationSession:
         return {
             "trainer": self.trainer.state_dict(),
             "gatherer": _tensors(self.gatherer.state_dict()),
-            "batch": _tensors(asdict(self.states.batch)),
+            "states": torch.from_numpy(self.states.states),
+            "labels": torch.from_numpy(self.states.labels),
             "rounds": self.rounds,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.trainer.load_state_dict(state["trainer"])
         self.gatherer.load_state_dict(_arrays(state["gatherer"]))
-        self.states.batch = Batch(**_arrays(state["batch"]))
+        self.states.take(state["states"].numpy(), state["labels"].numpy())
         self.rounds = state["rounds"]
 
 

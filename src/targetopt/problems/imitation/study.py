@@ -1,12 +1,11 @@
 """Imitation as a problem of the experiment engine: what is gathered, and what is measured of a policy.
 
-A step of a run is a round. The trainer sees the states of the round (:class:`LabelledStates`) as it would
-see a mini-batch; everything that is plotted is computed here, in float64.
+A step of a run is a round: the trainer sees the states of the round (:class:`LabelledStates`) as it would
+see a mini-batch.
 """
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from functools import cached_property, lru_cache
 from typing import Literal
@@ -17,81 +16,71 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from targetopt.baselines.smoothness import linear_smoothness
-from targetopt.linear import Linear
 from targetopt.losses import GaussianKL
 from targetopt.oracle import LossOracle
 from targetopt.problems.base import Problem, as_rows, positive_int
 from targetopt.problems.imitation.behaviour import Behaviour, mixture, noisy
-from targetopt.problems.imitation.copies import Copies
 from targetopt.problems.imitation.environment import Environment
-from targetopt.problems.imitation.evaluate import run_episodes
-from targetopt.problems.imitation.expert import Expert, NetworkExpert, load_expert
-from targetopt.problems.imitation.gather import (
-    COPIES,
-    Batch,
-    Gatherer,
-    make_copies,
-    make_gatherer,
-)
+from targetopt.problems.imitation.expert import NetworkExpert, load_expert
+from targetopt.problems.imitation.gather import Gatherer, make_gatherer
+from targetopt.problems.imitation.measure import Measurement, mean_loss
 from targetopt.problems.imitation.network import Array
 from targetopt.problems.imitation.policy import GaussianPolicy
+from targetopt.problems.imitation.update import targets
 from targetopt.problems.registry import register
 from targetopt.types import BadArgument, Forward
 
-HELD_OUT_SEED = 2**63
-"""Of the held-out states and of the episodes that returns are taken over. No run can have it."""
+MEASURED_SEED = 2**63
+"""Of the episodes that policies are measured on. No run can have it."""
 
 PolicyClass = Literal["mlp", "linear"]
 BehaviourName = Literal["cloning", "online", "dagger"]
 GathererName = Literal["auto", "gymnasium", "torch"]
 
-_WORDS = {"mlp": "MLP", "cloning": "cloning", "torch": "torch loop", "gymnasium": "Gymnasium loop"}
+_WORDS = {"mlp": "MLP", "torch": "torch loop", "gymnasium": "Gymnasium loop"}
 
 
 class LabelledStates(Problem):
-    """Some states, the expert's actions there, and a policy's loss on them: min_θ mean ½‖(μ_θ − μ_e)/std‖².
+    """Some states, the expert's actions there, and a policy's loss on them: mean ½‖(μ_θ − μ_e)/std‖².
 
     Args:
-        whole: the problem they belong to: it makes the models.
-        batch: states and labels; ``batch`` may be replaced, round after round.
+        whole: the problem they belong to, which makes the models.
+        states: ``(n, d)``.
+        labels: ``(n, k)``.
     """
 
-    def __init__(self, whole: ImitationProblem, batch: Batch) -> None:
-        self.name, self.label = whole.name, whole.label
-        self.whole = whole
-        self.batch = batch
+    def __init__(self, whole: ImitationProblem, states: Array, labels: Array) -> None:
+        self.name, self.label, self.whole = whole.name, whole.label, whole
+        self.take(states, labels)
 
-    @property
-    def loss(self) -> GaussianKL:  # type: ignore[override]
-        return GaussianKL(torch.from_numpy(self.batch.labels), self.whole.std**2)
+    def take(self, states: Array, labels: Array) -> None:
+        """Be other states from now on: those of the next round."""
+        self.states, self.labels = states, labels
+        # the targets of a linear policy with one action are a vector
+        vector = self.is_linear and labels.shape[1] == 1
+        shaped = labels[:, 0] if vector else labels
+        self.loss = GaussianKL(torch.from_numpy(shaped), self.whole.std**2)
 
     @property
     def n(self) -> int:
-        return len(self.batch.states)
+        return len(self.states)
 
     def model(self, seed: int) -> GaussianPolicy:
         return self.whole.model(seed)
 
     def forward(self, model: nn.Module, index: ArrayLike | Tensor | None = None) -> Forward:
-        states = self.batch.states
-        if index is not None:
-            states = states[as_rows(index).numpy()]
-        if self.is_linear:
-            return Linear(_learner(model).layers[0], states)  # type: ignore[arg-type]
-        inputs = torch.from_numpy(states).to(_learner(model).dtype)
-        return lambda: model(inputs)
+        rows = slice(None) if index is None else as_rows(index).numpy()
+        return targets(_learner(model), self.states[rows])
 
     def metrics(self, model: nn.Module) -> dict[str, float]:
-        twin = copy.deepcopy(model).double()
-        with torch.no_grad():
-            z = twin(torch.from_numpy(self.batch.states))
-            return {"loss": float(self.loss.value(z).mean())}
+        return {"loss": mean_loss(_learner(model), self.states, self.labels)}
 
     def least_linear_loss(self) -> float:
         """The least loss that any affine policy has on these states."""
-        inputs = np.column_stack([self.batch.states, np.ones(self.n)])
-        weight = np.linalg.lstsq(inputs, self.batch.labels, rcond=None)[0]
-        return float(self.loss.value(torch.from_numpy(inputs @ weight)).mean())
+        inputs = np.column_stack([self.states, np.ones(self.n)])
+        weight = np.linalg.lstsq(inputs, self.labels, rcond=None)[0]
+        z = torch.from_numpy(inputs @ weight).view(self.loss.mean.shape)
+        return float(self.loss.value(z).mean())
 
     @property
     def is_linear(self) -> bool:
@@ -99,7 +88,7 @@ class LabelledStates(Problem):
 
     @cached_property
     def parameter_smoothness(self) -> float | None:
-        """L_θ of the whole problem, which does not change from round to round."""
+        """That of the whole problem: it does not change from round to round."""
         return self.whole.parameter_smoothness
 
 
@@ -110,8 +99,6 @@ class ImitationProblem(Problem):
     problem with rows it is a fixed set of states that the expert visits, the same for every run and
     every behaviour. The arguments are those of the problem ``"imitation"``, see :func:`imitation`.
     """
-
-    largest_batch = None  # a simulator does not run out of states
 
     def __init__(
         self,
@@ -143,9 +130,8 @@ class ImitationProblem(Problem):
         self.burn_in = burn_in
         self.evaluate_every = evaluate_every
         self.episodes = positive_int("episodes", episodes)
-        self._n = positive_int("held_out", held_out)
-        space = _space(environment)
-        self.loss = GaussianKL(torch.zeros(1, space.action_size), std**2)
+        self.held_out_size = positive_int("held_out", held_out)
+        self.loss = GaussianKL(torch.zeros(1, _space(environment).action_size), std**2)
         words = [environment.partition("-")[0], behaviour, policy]
         words += [] if expert == "sac" else [f"{expert} expert"]
         words += [] if gatherer == "auto" else [gatherer]
@@ -161,7 +147,7 @@ class ImitationProblem(Problem):
             copies=1 if torch_loop else self.copies,
             seed=seed,
             fast="auto" if self.gatherer_name == "auto" else False,
-            burn_in=0 if torch_loop else self.burn_in,
+            burn_in=self.burn_in,
         )
 
     def behaviour(self, t: int, policy: GaussianPolicy) -> Behaviour:
@@ -172,23 +158,28 @@ class ImitationProblem(Problem):
 
     # -- what is measured -----------------------------------------------------------------------
 
+    @property
+    def measurement(self) -> Measurement:
+        """Episodes of the expert: the held-out states, and what returns are compared with."""
+        return _measurement(self.environment, self.expert_name, self.episodes, self.held_out_size)
+
     @cached_property
     def held_out(self) -> LabelledStates:
-        """States that the expert visits."""
-        found = expert_states(
-            self.environment, self.expert_name, self._n, self.copies, self.burn_in
-        )
-        return LabelledStates(self, found)
+        return LabelledStates(self, self.measurement.states, self.measurement.labels)
 
     def returns(self, policy: GaussianPolicy) -> dict[str, float]:
-        """``return`` of the mean action, and its share of the expert's, on the same episodes for all."""
-        value = _mean_return(self.environment, policy, self.episodes)
-        expert = expert_return(self.environment, self.expert_name, self.episodes)
-        return {"return": value, "return_share": value / expert}
+        """``return`` of the mean action, and its share of the expert's on the same episodes."""
+        value = self.measurement.evaluate(policy).mean
+        return {"return": value, "return_share": value / self.measurement.expert.mean}
 
     @property
     def n(self) -> int:
-        return self._n
+        return self.held_out.n
+
+    @property
+    def largest_batch(self) -> None:
+        """None: a simulator does not run out of states."""
+        return
 
     def model(self, seed: int) -> GaussianPolicy:
         space = _space(self.environment)
@@ -221,7 +212,7 @@ class ImitationProblem(Problem):
         """L_θ = λ_max(mean of [s 1]ᵀ[s 1])/std² of the held-out states; None for an MLP."""
         if not self.is_linear:
             return None
-        return linear_smoothness(self.held_out.batch.states, 1.0 / self.std**2, bias=True)
+        return linear_smoothness(self.measurement.states, 1.0 / self.std**2, bias=True)
 
 
 @register("imitation", "an expert's actions in a simulator, gathered round by round (extra [rl])")
@@ -234,7 +225,7 @@ def imitation(
     gatherer: GathererName = "auto",
     copies: int = 20,
     burn_in: int | None = None,
-    held_out: int = 4000,
+    held_out: int = 2000,
     evaluate_every: int = 5,
     episodes: int = 10,
 ) -> ImitationProblem:
@@ -255,9 +246,9 @@ def imitation(
             paper.
         copies: of the environment, taking turns.
         burn_in: the longest time in steps that a copy runs before the first round; None: one episode.
-        held_out: states in the held-out set.
+        held_out: states in the held-out set, at most.
         evaluate_every: rounds between two evaluations of the return; 0 for none at all.
-        episodes: episodes per evaluation.
+        episodes: episodes per evaluation, and of the expert that held-out states are taken from.
     """
     return ImitationProblem(
         environment,
@@ -283,33 +274,14 @@ def find_expert(environment: str, expert: str) -> NetworkExpert:
 
 
 @lru_cache(maxsize=4)
-def expert_states(
-    environment: str, expert: str, count: int, copies: int, burn_in: int | None
-) -> Batch:
-    """States that the expert visits when it acts by its mean."""
-    teacher = find_expert(environment, expert)
-    gatherer = make_gatherer(environment, copies=copies, seed=HELD_OUT_SEED, burn_in=burn_in)
-    try:
-        return gatherer.gather(count, noisy(teacher), teacher)
-    finally:
-        gatherer.close()
-
-
-@lru_cache(maxsize=8)
-def expert_return(environment: str, expert: str, episodes: int) -> float:
-    """What the expert's mean action earns on the episodes that policies are evaluated on."""
-    return _mean_return(environment, find_expert(environment, expert), episodes)
-
-
-def _mean_return(environment: str, policy: GaussianPolicy | Expert, episodes: int) -> float:
-    copies = _stage(environment, min(episodes, COPIES))
-    return run_episodes(policy, copies, episodes=episodes, seed=HELD_OUT_SEED).mean
-
-
-@lru_cache(maxsize=4)
-def _stage(environment: str, count: int) -> Copies:
-    """Simulators for evaluations, made once: each evaluation begins with a reset."""
-    return make_copies(Environment(environment), count, "auto")
+def _measurement(environment: str, expert: str, episodes: int, held_out: int) -> Measurement:
+    return Measurement(
+        Environment(environment),
+        find_expert(environment, expert),
+        episodes=episodes,
+        seed=MEASURED_SEED,
+        held_out=held_out,
+    )
 
 
 @lru_cache(maxsize=8)
