@@ -4,7 +4,6 @@ import math
 import time
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from pydantic import Field
 from torch import nn
@@ -12,6 +11,7 @@ from torch import nn
 from targetopt.bench.methods import Adam, Method, Sgd, register
 from targetopt.bench.trainers import GradientTrainer, Rows, Trainer
 from targetopt.problems import Problem
+from targetopt.problems.imitation.checkpoint import packed
 from targetopt.problems.imitation.network import Array
 from targetopt.problems.imitation.study import ImitationProblem, LabelledStates
 from targetopt.types import Counts
@@ -80,7 +80,7 @@ class ImitationSession:
     def state_dict(self) -> dict[str, Any]:
         return {
             "trainer": self.trainer.state_dict(),
-            "gatherer": _tensors(self.gatherer.state_dict()),
+            "gatherer": packed(self.gatherer.state_dict()),
             "states": torch.from_numpy(self.states.states),
             "labels": torch.from_numpy(self.states.labels),
             "rounds": self.rounds,
@@ -88,27 +88,9 @@ class ImitationSession:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.trainer.load_state_dict(state["trainer"])
-        self.gatherer.load_state_dict(_arrays(state["gatherer"]))
+        self.gatherer.load_state_dict(state["gatherer"])
         self.states.take(state["states"].numpy(), state["labels"].numpy())
         self.rounds = state["rounds"]
-
-
-def _tensors(value: Any) -> Any:
-    """Arrays as tensors, all the way down: checkpoints hold no pickled objects."""
-    if isinstance(value, np.ndarray):
-        return torch.from_numpy(value.copy())
-    if isinstance(value, dict):
-        return {key: _tensors(item) for key, item in value.items()}
-    return [_tensors(item) for item in value] if isinstance(value, list) else value
-
-
-def _arrays(value: Any) -> Any:
-    """The inverse of :func:`_tensors`."""
-    if isinstance(value, torch.Tensor):
-        return value.numpy()
-    if isinstance(value, dict):
-        return {key: _arrays(item) for key, item in value.items()}
-    return [_arrays(item) for item in value] if isinstance(value, list) else value
 
 
 class RepeatedTrainer(GradientTrainer):

@@ -19,7 +19,7 @@ VERSION = 1
 
 def save(path: Path, settings: dict[str, Any], state: dict[str, Any]) -> None:
     """Replace the file at ``path``: a reader, or a kill, sees the old run or the new."""
-    stored = {"targetopt": VERSION, "settings": json.dumps(settings), "state": _packed(state)}
+    stored = {"targetopt": VERSION, "settings": json.dumps(settings), "state": packed(state)}
     buffer = io.BytesIO()
     torch.save(stored, buffer)
     write_atomically(path, lambda file: file.write(buffer.getbuffer()))
@@ -62,12 +62,12 @@ def load(path: Path, settings: dict[str, Any]) -> dict[str, Any] | None:
     return state
 
 
-def _packed(value: Any) -> Any:
+def packed(value: Any) -> Any:
     """The same value with arrays as tensors, which torch reads back without unpickling code."""
     if isinstance(value, np.ndarray):
         return torch.from_numpy(value)
     if isinstance(value, dict):
-        return {key: _packed(item) for key, item in value.items()}
+        return {key: packed(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return type(value)(_packed(item) for item in value)
+        return type(value)(packed(item) for item in value)
     return value

@@ -49,6 +49,8 @@ class LabelledStates(Problem):
         labels: ``(n, k)``.
     """
 
+    loss: GaussianKL
+
     def __init__(self, whole: ImitationProblem, states: Array, labels: Array) -> None:
         self.name, self.label, self.whole = whole.name, whole.label, whole
         self.take(states, labels)
