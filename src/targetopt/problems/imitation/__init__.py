@@ -15,6 +15,7 @@ from targetopt.problems.imitation.measure import Measurement, mean_loss
 from targetopt.problems.imitation.needs import MissingPackage
 from targetopt.problems.imitation.network import Network
 from targetopt.problems.imitation.policy import GaussianPolicy, load_policy
+from targetopt.problems.imitation.reachable import best_loss
 from targetopt.problems.imitation.stable_baselines import from_stable_baselines3
 from targetopt.problems.imitation.training import Result, Round, Training, train
 
@@ -36,6 +37,7 @@ __all__ = [
     "Result",
     "Round",
     "Training",
+    "best_loss",
     "evaluate",
     "from_stable_baselines3",
     "labelled",

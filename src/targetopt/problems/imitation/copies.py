@@ -18,7 +18,7 @@ Ids = NDArray[np.intp]
 
 @dataclass(frozen=True)
 class Failure:
-    """A copy whose simulator raised: its episode is over, and what its observation says is void."""
+    """A copy whose simulator raised or showed what is not finite: its episode is over."""
 
     copy: int
     reason: str
@@ -38,6 +38,12 @@ class Outcome:
     rewards: Array
     ended: Flags
     failures: list[Failure] = field(default_factory=list)
+
+
+def unusable(copy: int, observation: Array) -> Failure:
+    """The failure of showing an observation that is not finite."""
+    where = np.flatnonzero(~np.isfinite(observation)).tolist()
+    return Failure(copy, f"its observation is not finite at entries {where}: {observation[where]}")
 
 
 class Copies(ABC):

@@ -111,8 +111,6 @@ def run_episodes(
         if not ids.size:
             return Evaluation(returns, lengths, np.concatenate(visited) if record else None)
         states = copies.observations[ids]
-        if not np.isfinite(states).all():
-            _check(environment, Failure(-1, "an observation is not finite"))
         if record:
             visited.append(states)
         outcome = copies.step(ids, environment.clipped(labelled(act, states, environment)))

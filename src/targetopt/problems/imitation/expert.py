@@ -93,6 +93,12 @@ class NetworkExpert:
         self.card = dict(card or {})
 
     def __call__(self, states: Array, /) -> Array:
+        if states.shape[-1] != self.network.inputs:
+            raise BadArgument(
+                f"this expert of {self.environment or 'an unnamed environment'!r} takes {self.network.inputs} numbers "
+                f"and gives {self.network.outputs}; it got states of {states.shape[-1]}. Was it made for another "
+                "environment?"
+            )
         if self.observation_mean is not None and self.observation_std is not None:
             states = (states - self.observation_mean) / self.observation_std
             np.clip(states, -self.observation_clip, self.observation_clip, out=states)

@@ -91,11 +91,11 @@ class Gatherer:
         self.stagger(behaviour)
         while (missing := n - sum(map(len, self._visited))) > 0:
             ids = (self._turn + np.arange(min(self.copies.count, missing))) % self.copies.count
+            actions = self._actions(ids, behaviour)  # if this raises, nothing has happened yet
             self._turn = (self._turn + len(ids)) % self.copies.count
-            self.interactions += len(ids)
-            self._begin_episodes(ids)
             self._visited.append(self.copies.observations[ids])
-            self._step(ids, behaviour)
+            self.interactions += len(ids)
+            self._step(ids, actions)
         states = np.concatenate(self._visited)[:n]
         labels = labelled(expert, states, self.environment)
         finished = np.array(self._finished, dtype=np.float64).reshape(-1, 2)
@@ -105,65 +105,54 @@ class Gatherer:
     def stagger(self, behaviour: Behaviour) -> None:
         """The burn-in, where it is not done yet (`gather` sees to it otherwise)."""
         while (waiting := np.flatnonzero(self._burn_in)).size:
+            actions = self._actions(waiting, behaviour)
             self._burn_in[waiting] -= 1
             self.burn_in_steps += len(waiting)
-            self._step(waiting, behaviour)
+            self._step(waiting, actions)
             self._finished.clear()
 
-    def _step(self, ids: Ids, behaviour: Behaviour) -> None:
-        """One step of some copies; those whose episode is over begin a new one when next asked."""
-        self._begin_episodes(ids)
-        states = self.copies.observations[ids]
-        actions = np.asarray(behaviour(states, self._noise), dtype=np.float64)
-        if actions.shape != (len(ids), self.environment.action_size):
+    def _actions(self, ids: Ids, behaviour: Behaviour) -> Array:
+        """What the behaviour does in these copies, which are in an episode then."""
+        for copy in ids[self._fresh[ids]].tolist():
+            seed = int(self._episodes[copy].integers(2**31))
+            if failure := self.copies.reset(copy, seed):
+                raise self._explained(failure)
+            self._fresh[copy] = False
+            self._returns[copy], self._lengths[copy] = 0.0, 0
+        given = behaviour(self.copies.observations[ids], self._noise)
+        actions = np.asarray(given, dtype=np.float64)
+        expected = (len(ids), self.environment.action_size)
+        if actions.shape != expected:
             raise BadAnswer(
                 f"the behaviour gave actions of shape {actions.shape} for {len(ids)} states of "
-                f"{self.environment.name!r}; it must give {(len(ids), self.environment.action_size)}"
+                f"{self.environment.name!r}; it must give {expected}"
             )
+        if not np.isfinite(actions).all():
+            raise BadAnswer(
+                f"the behaviour gave actions that are not finite in {self.environment.name!r}: the learner "
+                "has diverged, or the expert cannot take these states"
+            )
+        return actions
+
+    def _step(self, ids: Ids, actions: Array) -> None:
+        """One step of some copies; those whose episode is over begin a new one when next asked."""
         outcome = self.copies.step(ids, self.environment.clipped(actions))
-        failures = outcome.failures + self._unusable(ids, outcome.failures)
         self._returns[ids] += outcome.rewards
         self._lengths[ids] += 1
-        failed = [failure.copy for failure in failures]
-        for copy in ids[outcome.ended]:
+        failed = [failure.copy for failure in outcome.failures]
+        for copy in ids[outcome.ended].tolist():
             if copy not in failed:
                 self._finished.append((float(self._returns[copy]), int(self._lengths[copy])))
         self._fresh[ids[outcome.ended]] = True
         self._fresh[failed] = True
-        if failures:
-            raise self._explained(failures)
+        if outcome.failures:
+            raise self._explained(*outcome.failures)
 
-    def _unusable(self, ids: Ids, failures: list[Failure]) -> list[Failure]:
-        """Copies whose new observation is not finite, beyond those that failed anyway."""
-        observations = self.copies.observations[ids]
-        finite = np.isfinite(observations)
-        if finite.all():
-            return []
-        known = {failure.copy for failure in failures}
-        return [
-            Failure(
-                int(ids[row]),
-                f"its observation is not finite at entries {np.flatnonzero(~finite[row]).tolist()}",
-            )
-            for row in np.flatnonzero(~finite.all(axis=1))
-            if int(ids[row]) not in known
-        ]
-
-    def _begin_episodes(self, ids: Ids) -> None:
-        for copy in ids[self._fresh[ids]].tolist():
-            failure = self.copies.reset(copy, int(self._episodes[copy].integers(2**31)))
-            failures = [failure] if failure else self._unusable(np.array([copy]), [])
-            if failures:
-                raise self._explained(failures)
-            self._fresh[copy] = False
-            self._returns[copy], self._lengths[copy] = 0.0, 0
-
-    def _explained(self, failures: list[Failure]) -> EnvironmentFailed:
-        first = failures[0]
-        others = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
+    def _explained(self, first: Failure, *others: Failure) -> EnvironmentFailed:
+        more = f" (and {len(others)} more)" if others else ""
         kept = sum(map(len, self._visited))
         error = EnvironmentFailed(
-            f"environment {self.environment.name!r}, copy {first.copy}{others}: {first.reason}. The {kept} "
+            f"environment {self.environment.name!r}, copy {first.copy}{more}: {first.reason}. The {kept} "
             "states of this round are kept: gather again to go on with a new episode in that copy."
         )
         error.__cause__ = first.cause

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from targetopt.problems.imitation.copies import Copies, Failure, Ids, Outcome
+from targetopt.problems.imitation.copies import Copies, Failure, Ids, Outcome, unusable
 from targetopt.problems.imitation.environment import Environment, EnvironmentFailed
 
 NO_EPISODE = -1
@@ -33,7 +33,9 @@ class LoopCopies(Copies):
             observation, _ = self.envs[copy].reset(seed=seed)
             self.observations[copy] = observation
         except Exception as error:
-            return self._lost(copy, f"reset(seed={seed})", error)
+            return self._lost(Failure(copy, f"reset(seed={seed}) raised {error!r}", error))
+        if not np.isfinite(self.observations[copy]).all():
+            return self._lost(unusable(copy, self.observations[copy]))
         self._seeds[copy], self._actions[copy] = seed, []
         return None
 
@@ -46,15 +48,18 @@ class LoopCopies(Copies):
                 outcome.rewards[row] = reward
                 outcome.ended[row] = terminated or truncated
             except Exception as error:
-                outcome.failures.append(self._lost(copy, f"step({action})", error))
-            else:
-                self._actions[copy].append(action)
+                failure = Failure(copy, f"step({action}) raised {error!r}", error)
+                outcome.failures.append(self._lost(failure))
+                continue
+            self._actions[copy].append(action)
+            if not np.isfinite(self.observations[copy]).all():
+                outcome.failures.append(self._lost(unusable(copy, self.observations[copy])))
         return outcome
 
-    def _lost(self, copy: int, call: str, error: Exception) -> Failure:
-        self._seeds[copy], self._actions[copy] = NO_EPISODE, []
-        self.observations[copy] = 0.0
-        return Failure(copy, f"{call} raised {error!r}", error)
+    def _lost(self, failure: Failure) -> Failure:
+        self._seeds[failure.copy], self._actions[failure.copy] = NO_EPISODE, []
+        self.observations[failure.copy] = 0.0
+        return failure
 
     def state_dict(self) -> dict[str, Any]:
         kind = self.environment.action_dtype
@@ -76,9 +81,7 @@ class LoopCopies(Copies):
             failures = [self.reset(copy, int(seed))]
             for action in episode:
                 failures += self.step(np.array([copy]), action[None]).failures
-            if any(failures) or not np.array_equal(
-                self.observations[copy], shown[copy], equal_nan=True
-            ):
+            if any(failures) or not np.array_equal(self.observations[copy], shown[copy]):
                 raise EnvironmentFailed(
                     f"environment {self.environment.name!r} did not repeat the episode of copy {copy}: after "
                     f"reset(seed={seed}) and the same {len(episode)} actions it shows something else. It draws "

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from targetopt.problems.imitation.copies import Copies, Failure, Flags, Ids, Outcome
+from targetopt.problems.imitation.copies import Copies, Failure, Flags, Ids, Outcome, unusable
 from targetopt.problems.imitation.environment import Environment, wrappers
 from targetopt.problems.imitation.network import Array
 
@@ -169,7 +169,11 @@ class SimulatorCopies(Copies):
         ended = ~healthy if self._runner.ends_unhealthy else np.zeros(len(ids), dtype=bool)
         if self.environment.limit is not None:
             ended |= self._elapsed[ids] >= self.environment.limit
-        self.observations[ids] = self._runner.observe(qpos, qvel)
+        seen = self.observations[ids] = self._runner.observe(qpos, qvel)
+        if not np.isfinite(seen).all():
+            known = {failure.copy for failure in failures}
+            bad = np.flatnonzero(~np.isfinite(seen).all(axis=1))
+            failures += [unusable(int(ids[r]), seen[r]) for r in bad if int(ids[r]) not in known]
         return Outcome(self._runner.reward(qpos[:, 0] - before, healthy, actions), ended, failures)
 
     def state_dict(self) -> dict[str, Any]:

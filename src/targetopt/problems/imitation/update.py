@@ -113,7 +113,7 @@ class TorchUpdate:
             self.optimizer.zero_grad()
             value = closure()
             value.backward()
-            return float(value)
+            return float(value.detach())
 
         for _ in range(self.steps):
             if isinstance(self.optimizer, ClosureOptimizer):  # differentiates by itself
