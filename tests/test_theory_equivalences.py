@@ -9,8 +9,9 @@ from torch import nn
 
 import targetopt as to
 from targetopt import theory
-from targetopt.linear.driver import Run, sample_order
+from targetopt.linear import Batches, Run, sample_order
 from targetopt.theory.appendix.deterministic import random_problem
+from targetopt.theory.driven import drive
 
 TOLERANCE = {"rtol": 1e-12, "atol": 1e-12}
 
@@ -205,3 +206,44 @@ def test_sampled_runs_average_to_the_exact_expectation():
         theta = theta - 0.3 * (matrices.mean(axis=0) @ theta - offsets.mean(axis=0))
     spread = runs.theta.std(axis=0, ddof=1) / math.sqrt(4000)
     assert (np.abs(runs.theta.mean(axis=0) - theta) < 4.5 * spread).all()
+
+
+@pytest.mark.parametrize("b", [1, 3, 7])
+def test_the_compiled_driver_makes_the_runs_the_tables_predict(case, b):
+    """`drive` against θ − η R_B g_B on the same batches: iterates, distances, projection errors."""
+    problem, theta, _ = case
+    etas = 0.4 / np.sqrt(np.arange(1, 31))
+    runs = drive(problem, b, to.Exact(), etas, start=theta, seeds=3, first_seed=11)
+    for k in range(3):
+        batches = Batches(problem.n, b, seed=11 + k, sampling="independent")
+        here = theta
+        for t, eta in enumerate(etas):
+            rows = batches.rows(t)[None]
+            z = problem.X @ here
+            expected = np.sqrt(np.mean((z - problem.solution) ** 2))
+            np.testing.assert_allclose(runs.distance[t, k], expected, **TOLERANCE)
+            answer = problem.gradient(z)[rows[0]]
+            move = theory.sso_steps(problem.X, rows)[0] @ answer
+            ideal = theory.unbiased_steps(problem.X, rows)[0] @ answer
+            error = eta * np.sqrt(np.mean((problem.X @ (move - ideal)) ** 2))
+            np.testing.assert_allclose(runs.projection_error[t, k], error, rtol=1e-9, atol=1e-12)
+            here = here - eta * move
+        np.testing.assert_allclose(runs.theta[k], here, rtol=1e-10, atol=1e-12)
+
+
+def test_driven_runs_differ_between_seeds_and_repeat_with_them(case):
+    problem, theta, _ = case
+    etas = np.full(5, 0.2)
+    options = {"etas": etas, "start": theta, "seeds": 3}
+    first = drive(problem, 2, to.Armijo(max_steps=5), **options)
+    again = drive(problem, 2, to.Armijo(max_steps=5), **options)
+    shifted = drive(problem, 2, to.Armijo(max_steps=5), **options, first_seed=1)
+    np.testing.assert_array_equal(first.theta, again.theta)
+    np.testing.assert_array_equal(first.theta[1:], shifted.theta[:-1])
+    assert len(np.unique(first.theta[:, 0])) == 3
+
+
+def test_a_driven_run_that_diverges_is_refused(case):
+    problem, theta, _ = case
+    with pytest.raises(to.BadArgument, match="diverged"):
+        drive(problem, 1, to.Exact(), np.full(4000, 50.0), start=theta, seeds=1)

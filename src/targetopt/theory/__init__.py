@@ -35,6 +35,7 @@ from targetopt.theory.constants import (
     parameter_constants,
 )
 from targetopt.theory.costs import CostModel, best_inner_steps, cost_model
+from targetopt.theory.driven import drive
 from targetopt.theory.exact_problem import (
     ExactProblem,
     Runs,
@@ -80,6 +81,7 @@ __all__ = [
     "counterexample",
     "curvature_range",
     "distance_bound",
+    "drive",
     "expected_projection_error",
     "exponential_step_bound",
     "gradient_noise",

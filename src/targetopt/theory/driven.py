@@ -71,10 +71,20 @@ def drive(
     rows = np.empty((seeds, total, batch_size), dtype=np.intp)
     for k in range(seeds):
         run.restart(first_seed + k)
-        rows[k] = [run.batches.rows(t) for t in range(total)]
+        rows[k] = _drawn(run.batches, total)
         if not run.advance(total, path=path[k, 1:]):
             raise BadArgument(f"seed {first_seed + k} diverged at step {run.steps}: etas too large")
     return _measured(problem, path, rows, multipliers)
+
+
+def _drawn(batches: linear.Batches, total: int) -> Rows:
+    """The rows of the first steps, shape (total, b): independent batches all have b rows."""
+    pieces, found = [], 0
+    while found < total:
+        order, ends = batches.stretch(found, total - found)
+        pieces.append(order)
+        found += len(ends)
+    return np.concatenate(pieces).reshape(total, -1)
 
 
 def _measured(problem: ExactProblem, path: Array, rows: Rows, etas: Array) -> Runs:

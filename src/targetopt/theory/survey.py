@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from targetopt.inner import Armijo, Exact, Inner
 from targetopt.theory.appendix.deterministic import random_problem
 from targetopt.theory.bounds import (
     BoundCurve,
@@ -15,6 +16,7 @@ from targetopt.theory.bounds import (
     distance_bound,
     exponential_step_bound,
 )
+from targetopt.theory.driven import drive
 from targetopt.theory.exact_problem import (
     Array,
     ExactProblem,
@@ -35,6 +37,7 @@ from targetopt.types import BadArgument
 
 SCHEDULES = ("constant", "inverse-sqrt", "exponential")
 METHODS = ("sso", "sso m=5", "analysis")
+INNER: dict[str, Inner] = {"sso": Exact(), "sso m=5": Armijo(max_steps=5)}
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,8 @@ class Setting:
     Attributes:
         problem: the problem's number; ``loss``, ``n``, ``d`` describe it.
         batch_size: b. ``kappa``: (n/b)(L/μ).
-        method: ``"sso"`` (m = ∞), ``"sso m=5"`` or ``"analysis"`` (q̃).
+        method: ``"sso"`` (exact inner solve) or ``"sso m=5"`` (five Armijo steps), run by the compiled
+            driver; or ``"analysis"``, the steps on q̃, which exist in the analysis alone.
         schedule: of η_t, which starts at b/(2Ln), Thm 4.2's.
     """
 
@@ -109,14 +113,17 @@ def run_setting(
     rng: np.random.Generator,
 ) -> tuple[Runs, BoundCurve]:
     """Run one method for many seeds, and Thm 4.2's sharp bound with the errors it made."""
-    rows = all_batches(problem.n, batch_size)
     if method not in METHODS:
         raise BadArgument(f"method={method!r} must be one of {', '.join(METHODS)}")
     if method == "analysis":
+        rows = all_batches(problem.n, batch_size)
         steps = unbiased_steps(problem.X, rows)
+        runs = simulate(problem, rows, steps, etas, start=start, seeds=seeds, rng=rng)
     else:
-        steps = sso_steps(problem.X, rows, math.inf if method == "sso" else 5)
-    runs = simulate(problem, rows, steps, etas, start=start, seeds=seeds, rng=rng)
+        first = int(rng.integers(2**31))
+        runs = drive(
+            problem, batch_size, INNER[method], etas, start=start, seeds=seeds, first_seed=first
+        )
     constants = problem.target_constants(batch_size)
     curve = distance_bound(
         float(runs.distance[0, 0]),
