@@ -52,6 +52,8 @@ class Checkpoint:
         }
         write_atomically(self.path, lambda file: pickle.dump(state, file))
         self.kept = steps
+        if learner.replay is not None:
+            replay.forget(self.pieces, learner.replay, steps)
 
     def resume(self, learner: Learner, state: dict[str, Any]) -> None:
         """Bring a learner made anew to ``state``."""

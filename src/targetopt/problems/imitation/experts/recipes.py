@@ -94,7 +94,7 @@ FAMILIES: Mapping[str, type[SAC] | type[PPO]] = MappingProxyType({"sac": SAC, "p
 STEPS: Mapping[tuple[Family, str], int] = MappingProxyType(
     {
         ("sac", "Hopper-v5"): 320_000,
-        ("sac", "Walker2d-v5"): 1_500_000,
+        ("sac", "Walker2d-v5"): 420_000,
         ("ppo", "Hopper-v5"): 1_000_000,
         ("ppo", "Walker2d-v5"): 2_000_000,
     }

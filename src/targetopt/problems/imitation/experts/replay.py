@@ -23,12 +23,16 @@ def _span(path: Path) -> tuple[int, int]:
 
 
 def keep(directory: Path, replay: Any, first: int, end: int) -> None:
-    """Write the transitions ``first ≤ i < end`` of the training; drop pieces the ring has lost."""
+    """Write the transitions ``first ≤ i < end`` of the training."""
     rows = np.arange(max(first, end - replay.buffer_size), end) % replay.buffer_size
     if len(rows):
         piece = {name: getattr(replay, name)[rows] for name in _ARRAYS}
         path = directory / f"{first:09d}-{end:09d}.npz"
         write_atomically(path, lambda file: np.savez(file, **piece))
+
+
+def forget(directory: Path, replay: Any, end: int) -> None:
+    """Remove pieces that a training which is past ``end``, and can go on from there, has lost."""
     for path in directory.glob("*.npz"):
         if _span(path)[1] <= end - replay.buffer_size:
             path.unlink()
