@@ -13,6 +13,7 @@ from targetopt.bench.trainers import GradientTrainer, Rows, Trainer
 from targetopt.problems import Problem
 from targetopt.problems.imitation.checkpoint import packed
 from targetopt.problems.imitation.network import Array
+from targetopt.problems.imitation.reachable import best_loss
 from targetopt.problems.imitation.study import ImitationProblem, LabelledStates
 from targetopt.types import Counts
 
@@ -66,7 +67,8 @@ class ImitationSession:
         if not math.isfinite(found["loss"]):
             return found
         if self.problem.is_linear:
-            found["best_in_class"] = self.states.least_linear_loss()
+            best = best_loss(self.model, self.states.states, self.states.labels)
+            found["best_in_class"] = best.value
         found["held_out_loss"] = self.problem.metrics(self.model)["loss"]
         every = self.problem.evaluate_every
         if every and (self.rounds % every == 0 or self.rounds == self.total_steps):

@@ -183,7 +183,7 @@ def plot(ax: Any, x: NDArray[Any], y: NDArray[Any], style: Style, index: int) ->
     shown = np.flatnonzero(np.isfinite(x) & np.isfinite(y) & (np.abs(y) < _FAR))
     if not shown.size:
         return
-    places = np.log(x[shown])
+    places = np.log(x[shown]) if ax.get_xscale() == "log" else x[shown]
     share = (np.arange(4) + 0.25 + 0.12 * (index % 5)) / 4
     wanted = places[0] + (places[-1] - places[0]) * share
     marked = sorted({int(shown[np.argmin(np.abs(places - w))]) for w in wanted})

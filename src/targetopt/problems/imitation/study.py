@@ -10,7 +10,6 @@ from collections.abc import Callable
 from functools import cached_property, lru_cache
 from typing import Literal
 
-import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
@@ -18,14 +17,15 @@ from torch import Tensor, nn
 from targetopt.baselines.smoothness import linear_smoothness
 from targetopt.losses import GaussianKL
 from targetopt.oracle import LossOracle
-from targetopt.problems.base import Problem, as_rows, positive_int
-from targetopt.problems.imitation.behaviour import Behaviour, mixture, noisy
+from targetopt.problems.base import Problem, Reference, as_rows, positive_int
+from targetopt.problems.imitation.behaviour import Behaviour, Mixture, mixture, noisy
 from targetopt.problems.imitation.environment import Environment
 from targetopt.problems.imitation.expert import NetworkExpert, load_expert
 from targetopt.problems.imitation.gather import Gatherer, make_gatherer
 from targetopt.problems.imitation.measure import Measurement, mean_loss
 from targetopt.problems.imitation.network import Array
 from targetopt.problems.imitation.policy import GaussianPolicy
+from targetopt.problems.imitation.reachable import BATCH, best_loss
 from targetopt.problems.imitation.update import targets
 from targetopt.problems.registry import register
 from targetopt.types import BadArgument, Forward
@@ -76,13 +76,6 @@ class LabelledStates(Problem):
 
     def metrics(self, model: nn.Module) -> dict[str, float]:
         return {"loss": mean_loss(_learner(model), self.states, self.labels)}
-
-    def least_linear_loss(self) -> float:
-        """The least loss that any affine policy has on these states."""
-        inputs = np.column_stack([self.states, np.ones(self.n)])
-        weight = np.linalg.lstsq(inputs, self.labels, rcond=None)[0]
-        z = torch.from_numpy(inputs @ weight).view(self.loss.mean.shape)
-        return float(self.loss.value(z).mean())
 
     @property
     def is_linear(self) -> bool:
@@ -265,6 +258,25 @@ def imitation(
         evaluate_every=evaluate_every,
         episodes=episodes,
     )
+
+
+def best_reachable(
+    problem: ImitationProblem, driver: Mixture | str, states: int, *, passes: int
+) -> Reference:
+    """The best loss of the problem's policy class in states that a perfect learner would visit.
+
+    Where ``driver`` is the learner (β = 0), its place is taken by the expert's mean with the learner's
+    noise, else the expert drives. A network is fitted in as many steps as go over the states ``passes`` times.
+    """
+    learner_drives = mixture(driver).share(1) == 0.0
+    behaviour = noisy(problem.expert, problem.std if learner_drives else 0.0)
+    gatherer = problem.gatherer(MEASURED_SEED)
+    try:
+        batch = gatherer.gather(states, behaviour, problem.expert)
+    finally:
+        gatherer.close()
+    steps = max(1, passes * states // BATCH)
+    return best_loss(problem.model(0), batch.states, batch.labels, steps=steps)
 
 
 @lru_cache(maxsize=8)
