@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -66,8 +67,19 @@ def packed(value: Any) -> Any:
     """The same value with arrays as tensors, which torch reads back without unpickling code."""
     if isinstance(value, np.ndarray):
         return torch.from_numpy(value)
+    return _each(packed, value)
+
+
+def unpacked(value: Any) -> Any:
+    """The same value with tensors as arrays: the inverse of `packed`."""
+    if isinstance(value, torch.Tensor):
+        return value.numpy()
+    return _each(unpacked, value)
+
+
+def _each(convert: Callable[[Any], Any], value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: packed(item) for key, item in value.items()}
+        return {key: convert(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return type(value)(packed(item) for item in value)
+        return type(value)(convert(item) for item in value)
     return value

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from targetopt.problems.base import positive_int
 from targetopt.problems.imitation.behaviour import Behaviour
+from targetopt.problems.imitation.checkpoint import unpacked
 from targetopt.problems.imitation.copies import Copies, Failure, Ids
 from targetopt.problems.imitation.environment import Environment, EnvironmentFailed, EnvLike
 from targetopt.problems.imitation.expert import Expert, labelled
@@ -179,6 +180,7 @@ class Gatherer:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state_dict` was taken, bitwise; in the same environment with as many copies."""
+        state = unpacked(state)
         if len(state["episodes"]) != self.copies.count:
             raise BadArgument(
                 f"this state is of {len(state['episodes'])} copies, the gatherer has {self.copies.count}; "

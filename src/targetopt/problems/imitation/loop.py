@@ -72,8 +72,7 @@ class LoopCopies(Copies):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        episodes = np.split(np.array(state["actions"]), np.cumsum(state["lengths"])[:-1])
-        shown = np.array(state["observations"])
+        episodes = np.split(state["actions"], np.cumsum(state["lengths"])[:-1])
         for copy, (seed, episode) in enumerate(zip(state["seeds"], episodes, strict=True)):
             if seed == NO_EPISODE:
                 self.observations[copy] = 0.0
@@ -81,7 +80,9 @@ class LoopCopies(Copies):
             failures = [self.reset(copy, int(seed))]
             for action in episode:
                 failures += self.step(np.array([copy]), action[None]).failures
-            if any(failures) or not np.array_equal(self.observations[copy], shown[copy]):
+            if any(failures) or not np.array_equal(
+                self.observations[copy], state["observations"][copy]
+            ):
                 raise EnvironmentFailed(
                     f"environment {self.environment.name!r} did not repeat the episode of copy {copy}: after "
                     f"reset(seed={seed}) and the same {len(episode)} actions it shows something else. It draws "

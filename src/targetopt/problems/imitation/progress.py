@@ -41,8 +41,7 @@ def display(rounds: int, done: int, expert_return: float, *, wanted: bool) -> It
     )
 
     columns = (
-        TextColumn("rounds"),
-        BarColumn(),
+        BarColumn(bar_width=12),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
         TextColumn("{task.description}"),
@@ -63,9 +62,9 @@ def display(rounds: int, done: int, expert_return: float, *, wanted: bool) -> It
 
 def said_of(latest: Round, known_return: float, expert_return: float) -> str:
     """One line on where the training stands."""
-    words = f"loss {latest.loss:.3g} · on expert states {latest.held_out_loss:.3g}"
+    words = f"loss {latest.loss:.2g}, held out {latest.held_out_loss:.2g}"
     if known_return == known_return:  # nan until the first evaluation
-        words += f" · return {known_return:.0f} of the expert's {expert_return:.0f}"
+        words += f", return {known_return:.0f} of {expert_return:.0f}"
     return words
 
 

@@ -184,6 +184,6 @@ class SimulatorCopies(Copies):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._batch.state[:] = np.asarray(state["state"])
-        self._elapsed[:] = np.asarray(state["elapsed"])
-        self.observations[:] = np.asarray(state["observations"])
+        self._batch.state[:] = state["state"]
+        self._elapsed[:] = state["elapsed"]
+        self.observations[:] = state["observations"]
