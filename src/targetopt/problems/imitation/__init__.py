@@ -10,6 +10,8 @@ from targetopt.problems.imitation.behaviour import Behaviour, Geometric, Mixture
 from targetopt.problems.imitation.environment import Environment, EnvironmentFailed
 from targetopt.problems.imitation.evaluate import Evaluation, evaluate
 from targetopt.problems.imitation.expert import Expert, NetworkExpert, labelled, load_expert
+from targetopt.problems.imitation.experts.training import train_expert
+from targetopt.problems.imitation.film import Film, film
 from targetopt.problems.imitation.gather import Batch, Gatherer, make_gatherer
 from targetopt.problems.imitation.measure import Measurement, mean_loss
 from targetopt.problems.imitation.needs import MissingPackage
@@ -26,6 +28,7 @@ __all__ = [
     "EnvironmentFailed",
     "Evaluation",
     "Expert",
+    "Film",
     "Gatherer",
     "GaussianPolicy",
     "Geometric",
@@ -39,6 +42,7 @@ __all__ = [
     "Training",
     "best_loss",
     "evaluate",
+    "film",
     "from_stable_baselines3",
     "labelled",
     "load_expert",
@@ -48,4 +52,5 @@ __all__ = [
     "mixture",
     "noisy",
     "train",
+    "train_expert",
 ]
