@@ -255,7 +255,7 @@ def test_new_labels_reach_finished_runs_without_running_them(
     experiment.methods[-1]["label"] = "Adam of 2015"
     summary = run(experiment, copy)
     assert summary.statuses == {"done": 12}
-    labels = {r.manifest["method"]["label"] for r in Store(copy).load()}
+    labels = {r.manifest["method"]["label"] for r in Store(copy).shown()}
     assert "Adam of 2015" in labels
     assert "Adam" not in labels
     assert digests(copy) == digests(undisturbed)

@@ -7,13 +7,17 @@ from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from targetopt.bench import Store, expand
+from targetopt.bench import Experiment, Store
+from targetopt.bench.grid import resolve
 from targetopt.paper import claims, figures
 from targetopt.paper.commands import app
-from targetopt.paper.reproduce import reproduce
+from targetopt.paper.economy import economy
+from targetopt.paper.publish import publish
+from targetopt.paper.reproduce import Reproduction, reproduce
 from targetopt.types import BadArgument
 
 SUPERVISED = [name for name in claims.in_order(figures.names()) if name in claims.CLAIMS]
@@ -32,9 +36,16 @@ def _no_network() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One directory for all figures, which so share their runs."""
-    return tmp_path_factory.mktemp("figures")
+def said() -> list[str]:
+    return []
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory, said: list[str]) -> dict[str, Reproduction]:
+    """All figures at smoke scale, done as one."""
+    out = tmp_path_factory.mktemp("figures")
+    made = reproduce(SUPERVISED, out, scale="smoke", jobs=2, tell=said.append)
+    return {done.figure: done for done in made}
 
 
 def digests(directory: Path) -> dict[str, str]:
@@ -43,28 +54,23 @@ def digests(directory: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", SUPERVISED)
-def test_every_figure_renders_at_smoke_scale(name: str, out: Path) -> None:
-    said: list[str] = []
-    loaded = figures.load(name, "smoke")
-    planned = {run.id for run in expand(loaded.experiment)}
-    done_elsewhere = {
-        path.stem: path for path in out.glob("*/runs/*.parquet") if path.stem in planned
-    }
-    done = reproduce(name, out, scale="smoke", jobs=1, tell=said.append)
-    for run, path in done_elsewhere.items():  # figures share the runs that they have in common
-        assert Store(done.directory).metrics_path(run).read_bytes() == path.read_bytes()
-    shared = f"  {len(done_elsewhere)} runs were done for other figures and are taken from there."
-    assert (shared in said) == bool(done_elsewhere)
+def test_every_figure_at_smoke_scale(
+    name: str, found: dict[str, Reproduction], said: list[str]
+) -> None:
+    done, loaded = found[name], figures.load(name, "smoke")
     assert done.summary is not None
-    assert done.summary.statuses == {"done": done.summary.total}
+    assert not {"failed", "timeout"} & done.summary.statuses.keys(), done.summary.troubles
+    assert done.summary.left == 0
     assert len(done.verdicts) + len(done.left_open) == len(claims.CLAIMS[name])
     # at smoke scale there is one batch size; nothing else may stay open
     assert all("25" in says or "noise" in says for says, _ in done.left_open), done.left_open
     stored = json.loads((done.directory / "verdicts.json").read_text())
     assert [verdict["claim"] for verdict in stored] == [verdict.claim for verdict in done.verdicts]
     assert all(verdict["n"] and verdict["test"] and verdict["numbers"] for verdict in stored)
-    for suffix in ("png", "pdf"):
-        assert (done.directory / "figures" / f"curves-loss.{suffix}").stat().st_size > 10_000
+    drawn = ["curves-loss", "curves-loss-tuned-step-sizes", "price-loss-batch-625"]
+    for picture in drawn:
+        for suffix in ("png", "pdf"):
+            assert (done.directory / "figures" / f"{picture}.{suffix}").stat().st_size > 10_000
     page = (done.directory / "report.html").read_text()
     assert loaded.experiment.name in page
     for wanted, taken in loaded.stand_ins.items():
@@ -72,25 +78,92 @@ def test_every_figure_renders_at_smoke_scale(name: str, out: Path) -> None:
         assert any(taken in line and wanted in line for line in said)
 
 
+def test_figures_share_the_runs_that_they_have_in_common(found: dict[str, Reproduction]) -> None:
+    planned = [{entry["id"] for entry in Store(done.directory).plan()} for done in found.values()]
+    home = Store(found["fig2-rcv1"].directory).home
+    assert len(Store(home).ended()) == len(set().union(*planned)) < 0.6 * sum(map(len, planned))
+    assert not list(home.glob("fig*/runs"))
+
+
+@pytest.mark.parametrize("name", SUPERVISED)
+def test_every_tuned_method_has_five_values_and_its_choice_is_told(
+    name: str, found: dict[str, Reproduction]
+) -> None:
+    directory = found[name].directory
+    choices = json.loads((directory / "tuning.json").read_text())
+    assert {len(choice["tried"]) for choice in choices} == {5}
+    page = (directory / "report.html").read_text()
+    for choice in choices:
+        best = min(each["final"] for each in choice["tried"] if each["final"] is not None)
+        chosen = next(e for e in choice["tried"] if e["options"] == choice["chosen"])
+        assert chosen["final"] == best
+        assert choice["method"] in page
+
+
+def test_results_are_published_with_all_that_leads_back_to_a_run(
+    found: dict[str, Reproduction], tmp_path: Path
+) -> None:
+    page = publish(list(found.values()), tmp_path / "results", scale="smoke").read_text()
+    for name, done in found.items():
+        folder = tmp_path / "results" / name
+        assert f"targetopt reproduce {name} --scale smoke" in page
+        assert all(verdict.claim in page for verdict in done.verdicts)
+        table = pq.read_table(folder / "curves.parquet")
+        planned = [e for e in Store(done.directory).plan() if not e.get("trial")]
+        assert set(table["run"].to_pylist()) == {entry["id"] for entry in planned}
+        assert set(table["label"].to_pylist()) == {entry["method"] for entry in planned}
+        assert (folder / "curves-loss.png").stat().st_size < 200_000
+        spec = Experiment.read(folder / "spec.toml")  # what the page says redoes a run
+        possible = {run.id for run in resolve(spec).possible()}
+        assert {entry["id"] for entry in planned} <= possible
+    [run] = Store(found["figA-svrg"].directory).shown()[:1]
+    table = pq.read_table(tmp_path / "results" / "figA-svrg" / "curves.parquet").to_pylist()
+    rows = [row for row in table if row["run"] == run.manifest["id"]]
+    assert [row["step"] for row in rows] == run.columns["step"].tolist()
+    assert [row["loss"] for row in rows] == run.columns["loss"].astype("float32").tolist()
+
+
 def test_a_rerun_resumes_and_is_bit_identical(tmp_path: Path) -> None:
-    first = reproduce("figA-svrg", tmp_path, scale="smoke", jobs=1)
+    """Every column of every run but the wall time, and so every verdict and every figure."""
+    [first] = reproduce(["figA-svrg"], tmp_path, scale="smoke", jobs=1)
     store = Store(first.directory)
-    before = digests(first.directory)
+    before = digests(tmp_path)
+    curves = {path.name: path.read_bytes() for path in (first.directory / "figures").iterdir()}
     kept, *lost = sorted(before)
     stamp = store.manifest_path(kept).stat().st_mtime_ns
+    columns = {run.manifest["id"]: run.columns for run in store.load()}
     for run in lost:
         store.manifest_path(run).unlink()
         store.metrics_path(run).unlink()
-    again = reproduce("figA-svrg", tmp_path, scale="smoke", jobs=1)
-    assert digests(first.directory) == before
+    [again] = reproduce(["figA-svrg"], tmp_path, scale="smoke", jobs=1)
+    assert digests(tmp_path) == before
+    for run in store.load():
+        for name, column in run.columns.items():
+            same = column.tobytes() == columns[run.manifest["id"]][name].tobytes()
+            assert same or name == "wall_time", (run.manifest["id"], name)
     assert again.verdicts == first.verdicts
     assert store.manifest_path(kept).stat().st_mtime_ns == stamp
+    for path in (first.directory / "figures").glob("*.png"):
+        assert path.read_bytes() == curves[path.name], path.name
+
+
+def test_a_forecast_counts_every_run_once(tmp_path: Path) -> None:
+    *each, (_, runs, own, done, seconds) = economy(
+        ["figA-svrg", "theory-bounds"], tmp_path, "smoke"
+    )
+    [(name, *row)] = each
+    assert (name, row) == ("figA-svrg", [runs, own, done, seconds])
+    assert runs == own == 6 + 5 * 3 + 3 + 1  # the paper's, trials, chosen ones, L-BFGS
+    assert done == 0
+    assert seconds > 0
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("name", SUPERVISED)
 def test_the_paper_scale_is_the_paper_s(name: str) -> None:
     experiment = figures.load(name, "paper").experiment
-    runs = expand(experiment)
+    grid = resolve(experiment)
+    runs = [run for run in grid.runs if "main" in run.panels]
     panels = {(run.problem_label, run.batch_size) for run in runs}
     assert {run.epochs for run in runs} == {500}
     assert {run.seed for run in runs} == {0, 1, 2}
@@ -101,6 +174,10 @@ def test_the_paper_scale_is_the_paper_s(name: str) -> None:
     assert {run.engine for run in runs} == {"compiled"}
     sso = [run.method.resolved() for run in runs if run.method.name == "sso"]
     assert {(method["inner"], method["lr"]) for method in sso} == {("armijo", "theory")}
+    assert {len(tuned.trials) for tuned in grid.tuned} == {5}
+    assert {trial.epochs for tuned in grid.tuned for trial in tuned.trials} == {100}
+    shown = [run for tuned in grid.tuned for runs in tuned.shown for run in runs]
+    assert {(run.epochs, run.seed) for run in shown} == {(500, seed) for seed in range(3)}
 
 
 def test_stand_ins_are_the_nearest_there_is(

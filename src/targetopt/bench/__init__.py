@@ -8,9 +8,10 @@
 4
 """
 
+from targetopt.bench.config import RunConfig
 from targetopt.bench.document import SpecError
 from targetopt.bench.files import StoreError
-from targetopt.bench.grid import RunConfig, expand
+from targetopt.bench.grid import expand
 from targetopt.bench.methods import METHODS, Method, register
 from targetopt.bench.runner import Summary, run
 from targetopt.bench.spec import Experiment

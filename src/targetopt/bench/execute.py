@@ -22,7 +22,9 @@ from targetopt.types import Counts, Diverged
 
 CHECKPOINT_FORMAT = 1
 PER_DECADE = 12
-"""Recorded steps in each factor of ten, beside the ends of epochs."""
+"""Recorded steps in each factor of ten."""
+ALL_EPOCHS = 20
+"""The ends of so many epochs are recorded all, those of later ones log-spaced."""
 
 
 OVERTIME = 5.0
@@ -84,13 +86,26 @@ class Outcome:
 def record_steps(total: int, per_epoch: int) -> list[int]:
     """The steps after which metrics are recorded: 0, log-spaced, ends of epochs, the last.
 
+    Beyond :data:`ALL_EPOCHS` epochs, ends of epochs are what is log-spaced, twice as densely: a log axis
+    shows no more, and measuring all of 500 would take longer than many a method.
+
     >>> record_steps(total=30, per_epoch=12)
     [0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 15, 18, 22, 24, 26, 30]
+    >>> len(record_steps(total=500, per_epoch=1)), len(record_steps(total=500_000, per_epoch=1000))
+    (55, 101)
     """
-    decades = math.log10(max(total, 1))
-    spaced = (round(10 ** (k / PER_DECADE)) for k in range(int(decades * PER_DECADE) + 1))
-    steps = {0, total, *spaced, *range(per_epoch, total + 1, per_epoch)}
-    return sorted(step for step in steps if step <= total)
+    crowded = per_epoch * ALL_EPOCHS
+    every_end = range(per_epoch, min(crowded, total) + 1, per_epoch)
+    later_ends = (per_epoch * epoch for epoch in _log_spaced(total // per_epoch, 2 * PER_DECADE))
+    early = (step for step in _log_spaced(total, PER_DECADE) if step <= crowded)
+    later = (step for step in later_ends if step > crowded)
+    return sorted({0, total, *early, *every_end, *later})
+
+
+def _log_spaced(last: int, per_decade: int) -> list[int]:
+    """Whole numbers from 1 to ``last``, so many in each factor of ten."""
+    count = int(math.log10(max(last, 1)) * per_decade) + 1
+    return [round(10 ** (k / per_decade)) for k in range(count)]
 
 
 @dataclass

@@ -1,69 +1,24 @@
 """From an experiment to its runs: lists become alternatives, defaults are filled in, ids made."""
 
-import hashlib
-import importlib
-import importlib.util
 import itertools
-import json
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from pathlib import Path
+from fnmatch import fnmatchcase
 from typing import Any
 
 from pydantic import ValidationError
 
+from targetopt.bench.config import MAIN, Grid, RunConfig, Tuned
 from targetopt.bench.document import Fault, KeyPath, SpecError, dotted
 from targetopt.bench.methods import METHODS, Method
+from targetopt.bench.plugins import PluginError, load_plugins
 from targetopt.bench.problem_options import load_problem, problem_options
 from targetopt.bench.session import Conflict, choose_engine
 from targetopt.bench.spec import BatchSize, Experiment, faults_of, suggestion
 from targetopt.types import BadArgument, TargetoptError
 
-CONFIG_FORMAT = 2
-"""Part of every id: raised when the meaning of a configuration changes."""
-
-NOT_OPTIONS = ("name", "label", "on")
+NOT_OPTIONS = ("name", "label", "on", "tune")
 """Keys of a method's table that are not options of the method."""
-
-
-@dataclass(frozen=True)
-class RunConfig:
-    """One run, resolved: everything its numbers depend on, and the labels it is shown under."""
-
-    problem: Mapping[str, Any]
-    method: Method
-    seed: int
-    batch_size: BatchSize
-    epochs: int
-    engine: str
-    problem_label: str
-    method_label: str
-
-    def resolved(self) -> dict[str, Any]:
-        """The configuration as plain JSON values; labels are no part of it."""
-        return {
-            "format": CONFIG_FORMAT,
-            "problem": dict(self.problem),
-            "method": self.method.resolved(),
-            "seed": self.seed,
-            "batch_size": self.batch_size,
-            "epochs": self.epochs,
-            "engine": self.engine,
-        }
-
-    @cached_property
-    def id(self) -> str:
-        """The first 16 hex digits of the SHA-256 of the canonical JSON of :meth:`resolved`."""
-        text = json.dumps(self.resolved(), sort_keys=True, separators=(",", ":"), allow_nan=False)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-    def described_problem(self) -> dict[str, Any]:
-        return {"name": self.problem["name"], "label": self.problem_label, **self.problem}
-
-    def described_method(self) -> dict[str, Any]:
-        return {"name": self.method.name, "label": self.method_label, **self.method.resolved()}
 
 
 @dataclass(frozen=True)
@@ -77,6 +32,17 @@ class Choice:
 
     def fault(self, key: str, message: str) -> Fault:
         return Fault(self.paths.get(key, self.root), message)
+
+
+@dataclass(frozen=True)
+class _MethodChoice:
+    """One line of the legend: its method, or the methods that it is chosen from."""
+
+    choice: Choice
+    alternatives: list[Method]
+    values: list[dict[str, Any]]
+    label: str
+    panels: tuple[str, ...]
 
 
 @dataclass
@@ -114,7 +80,9 @@ def choices(table: Mapping[str, Any], root: KeyPath, whole: Iterable[str] = ()) 
 
 
 def expand(experiment: Experiment) -> list[RunConfig]:
-    """Every run of the grid, resolved and checked, in the order of the specification.
+    """The runs of the grid, resolved and checked, in the order of the specification.
+
+    Those that tuning chooses are not among them, those that it chooses by are.
 
     Raises:
         SpecError: all faults at once, at their lines if the experiment has a file.
@@ -132,6 +100,11 @@ def expand(experiment: Experiment) -> list[RunConfig]:
         >>> [run.method_label for run in runs]
         ['SSO m=1', 'SSO m=20', 'SGD']
     """
+    return resolve(experiment).known()
+
+
+def resolve(experiment: Experiment) -> Grid:
+    """The grid of an experiment, checked; raises as :func:`expand` does."""
     faults: list[Fault] = []
     try:
         load_plugins(experiment.plugins)
@@ -141,15 +114,26 @@ def expand(experiment: Experiment) -> list[RunConfig]:
         ) from None
     problems = list(_problem_choices(experiment, faults))
     methods = list(_method_choices(experiment, faults))
+    for method in methods:
+        faults += _misplaced(method.choice, {key for each in problems for key in each.options})
+    faults += _idle_patterns(experiment, [method.label for method in methods])
     runs: dict[str, RunConfig] = {}
-    for choice, _, _ in methods:
-        faults += _misplaced(choice, {key for problem in problems for key in problem.options})
+    tuned: list[Tuned] = []
     if not faults:
-        for problem, (choice, method, label) in itertools.product(problems, methods):
-            _cross(experiment, problem, choice, method, label, runs, faults)
+        for problem, method in itertools.product(problems, methods):
+            for found in _cross(experiment, problem, method, faults):
+                if isinstance(found, Tuned):
+                    tuned.append(found)
+                elif found.id in runs:
+                    root = method.choice.root
+                    where = f"{dotted(problem.choice.root)} × {dotted(root)}"
+                    said = f"{where} repeats a run that stands above; remove one"
+                    faults.append(Fault(root, said))
+                else:
+                    runs[found.id] = found
     if faults:
         raise SpecError(list(dict.fromkeys(faults)), experiment.document)
-    return list(runs.values())
+    return Grid(list(runs.values()), tuned)
 
 
 def _problem_choices(experiment: Experiment, faults: list[Fault]) -> Iterator[_ProblemChoice]:
@@ -223,9 +207,7 @@ def _batch_sizes(
         faults.append(Fault(path, "an empty list leaves nothing to run"))
 
 
-def _method_choices(
-    experiment: Experiment, faults: list[Fault]
-) -> Iterator[tuple[Choice, Method, str]]:
+def _method_choices(experiment: Experiment, faults: list[Fault]) -> Iterator[_MethodChoice]:
     for position, table in enumerate(experiment.methods):
         for choice in _named(table, ("methods", position), faults):
             name = choice.values["name"]
@@ -233,75 +215,161 @@ def _method_choices(
                 message = f"{name!r} is no method. {suggestion(name, METHODS)}"
                 faults.append(choice.fault("name", message))
                 continue
-            model = METHODS[name]
-            values = {key: item for key, item in choice.values.items() if key not in NOT_OPTIONS}
-            try:
-                method = model(**values)
-            except ValidationError as error:
-                known = (*model.model_fields, *NOT_OPTIONS)
-                faults += faults_of(error, known, choice.paths)
+            alternatives = []
+            tried = list(_tried(choice, faults))
+            for each in tried:
+                method = _method(METHODS[name], each, faults)
+                if method is not None:
+                    alternatives.append(method)
+            if not alternatives:
                 continue
-            conflicts = method.conflicts()
-            faults += [choice.fault(key, message) for key, message in conflicts]
-            label = choice.values.get("label", "")
-            if not isinstance(label, str):
-                faults.append(choice.fault("label", f"{label!r} must be text"))
-            elif label:
-                varying = [
-                    f"{key}={choice.values[key]}" for key in choice.varying if key != "label"
-                ]
-                label = " ".join([label, *varying])
-            yield choice, method, label or method.label()
+            tuned = tuple(choice.values.get("tune", {}))
+            label = _label(choice, alternatives[0], tuned, faults)
+            values = [{key: each.values[key] for key in tuned} for each in tried]
+            panels = _panels(experiment, label)
+            yield _MethodChoice(choice, alternatives, values if tuned else [], label, panels)
+
+
+def _tried(choice: Choice, faults: list[Fault]) -> Iterator[Choice]:
+    """The choice with each combination of the values that it tunes; itself, if it tunes nothing."""
+    tune = choice.values.get("tune")
+    if tune is None:
+        yield choice
+        return
+    if not isinstance(tune, dict) or not tune:
+        said = "must be a table of options with the values to try, such as { lr = [0.1, 1.0] }"
+        faults.append(choice.fault("tune", f"{tune!r} {said}"))
+        return
+    root = (*choice.root, "tune")
+    for key, values in tune.items():
+        if not isinstance(values, list) or not values:
+            faults.append(Fault((*root, key), f"{values!r} must be a list of values to try"))
+        elif key in choice.values or key in NOT_OPTIONS:
+            said = "cannot be tuned" if key in NOT_OPTIONS else "has a value already: remove one"
+            faults.append(Fault((*root, key), said))
+        else:
+            continue
+        return
+    for each in choices(tune, root):
+        yield Choice(
+            values={**choice.values, **each.values},
+            paths={**choice.paths, **each.paths},
+            varying=choice.varying,
+            root=choice.root,
+        )
+
+
+def _method(model: type[Method], choice: Choice, faults: list[Fault]) -> Method | None:
+    values = {key: item for key, item in choice.values.items() if key not in NOT_OPTIONS}
+    try:
+        method = model(**values)
+    except ValidationError as error:
+        faults += faults_of(error, (*model.model_fields, *NOT_OPTIONS), choice.paths)
+        return None
+    faults += [choice.fault(key, message) for key, message in method.conflicts()]
+    return method
+
+
+def _label(choice: Choice, method: Method, tuned: tuple[str, ...], faults: list[Fault]) -> str:
+    """What the legend says: the label given and what varies, or the method's own words."""
+    label = choice.values.get("label", "")
+    if not isinstance(label, str):
+        faults.append(choice.fault("label", f"{label!r} must be text"))
+        return ""
+    if label:
+        varying = [f"{key}={choice.values[key]}" for key in choice.varying if key != "label"]
+        return " ".join([label, *varying])
+    if not tuned:
+        return method.label()
+    defaults = {key: type(method).model_fields[key].default for key in tuned}
+    return f"{method.model_copy(update=defaults).label()} tuned"
+
+
+def _panels(experiment: Experiment, label: str) -> tuple[str, ...]:
+    """The figures a method is drawn in: the main one, unless a further panel is about it."""
+
+    def of(patterns: list[str]) -> bool:
+        return any(fnmatchcase(label, pattern) for pattern in patterns)
+
+    about_it = [panel.title for panel in experiment.panels if of(panel.methods)]
+    return tuple(about_it or [MAIN, *(p.title for p in experiment.panels if of(p.also))])
+
+
+def _idle_patterns(experiment: Experiment, labels: list[str]) -> Iterator[Fault]:
+    """Patterns of panels that no method's label matches: misspelt, most likely."""
+    for position, panel in enumerate(experiment.panels):
+        for key, patterns in (("methods", panel.methods), ("also", panel.also)):
+            for place, pattern in enumerate(patterns):
+                if not any(fnmatchcase(label, pattern) for label in labels):
+                    known = ", ".join(map(repr, labels))
+                    said = f"{pattern!r} is the label of no method; there are {known}"
+                    yield Fault(("panels", position, key, place), said)
 
 
 def _cross(
-    experiment: Experiment,
-    problem: _ProblemChoice,
-    choice: Choice,
-    method: Method,
-    label: str,
-    runs: dict[str, RunConfig],
-    faults: list[Fault],
-) -> None:
-    """The runs of one problem and one method, added to ``runs``; what cannot be, to ``faults``."""
+    experiment: Experiment, problem: _ProblemChoice, method: _MethodChoice, faults: list[Fault]
+) -> Iterator[RunConfig | Tuned]:
+    """The runs of one problem and one method; what cannot be is added to ``faults``."""
+    choice = method.choice
     if not _applies(choice, problem):
         return
     try:
-        engine = choose_engine(experiment.engine, problem.loaded, method)
+        engines = [
+            choose_engine(experiment.engine, problem.loaded, each) for each in method.alternatives
+        ]
     except Conflict as conflict:
         path = (
             ("engine",) if conflict.key == "engine" else choice.paths.get(conflict.key, choice.root)
         )
         faults.append(Fault(path, str(conflict)))
         return
-    limit, shown = problem.loaded.largest_batch, problem.options["name"]
+
+    def run(alternative: int, seed: int, epochs: int, *, shown: bool) -> RunConfig:
+        tried = "" if shown else f" ({_spelt(method.values[alternative])})"
+        return RunConfig(
+            problem=problem.options,
+            method=method.alternatives[alternative],
+            seed=seed,
+            batch_size=size,
+            epochs=epochs,
+            engine=engines[alternative],
+            problem_label=problem.loaded.label,
+            method_label=method.label + tried,
+            panels=method.panels if shown else (),
+            tuned=tuple(choice.values.get("tune", ())) if shown else (),
+        )
+
+    seeds = _seeds(experiment.seeds)
+    limit, name = problem.loaded.largest_batch, problem.options["name"]
     for size, path in problem.batch_sizes:
         if size == "full" and limit is None:
-            message = f"{shown!r} makes its examples as it goes: say how many a step takes"
+            message = f"{name!r} makes its examples as it goes: say how many a step takes"
             faults.append(Fault(path, message))
             continue
         if size != "full" and limit is not None and size > limit:
-            message = f"{size} is more than the {limit} examples of {shown!r}; use 'full'"
+            message = f"{size} is more than the {limit} examples of {name!r}; use 'full'"
             faults.append(Fault(path, message))
             continue
-        for seed in _seeds(experiment.seeds):
-            run = RunConfig(
-                problem=problem.options,
-                method=method,
-                seed=seed,
-                batch_size=size,
-                epochs=problem.epochs,
-                engine=engine,
-                problem_label=problem.loaded.label,
-                method_label=label,
-            )
-            if run.id in runs:
-                where = f"{dotted(problem.choice.root)} × {dotted(choice.root)}"
-                faults.append(
-                    Fault(choice.root, f"{where} repeats a run that stands above; remove one")
-                )
-                return
-            runs[run.id] = run
+        if not method.values:
+            yield from (run(0, seed, problem.epochs, shown=True) for seed in seeds)
+            continue
+        tuning = experiment.tuning
+        seed = max(seeds) + 1 if tuning.seed is None else tuning.seed
+        others = [each for each in seeds if each != seed]
+        if not others:
+            said = f"{seed} is the only seed, so none is left to show what was chosen"
+            faults.append(Fault(("tuning", "seed"), said))
+            return
+        tried = range(len(method.values))
+        yield Tuned(
+            values=method.values,
+            trials=[run(k, seed, tuning.epochs or problem.epochs, shown=False) for k in tried],
+            shown=[[run(k, each, problem.epochs, shown=True) for each in others] for k in tried],
+        )
+
+
+def _spelt(options: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in options.items())
 
 
 def _misplaced(choice: Choice, known: Iterable[str]) -> Iterator[Fault]:
@@ -326,41 +394,3 @@ def _applies(choice: Choice, problem: _ProblemChoice) -> bool:
 
 def _seeds(seeds: int | Sequence[int]) -> Sequence[int]:
     return range(seeds) if isinstance(seeds, int) else seeds
-
-
-class PluginError(TargetoptError, ImportError):
-    """A plugin cannot be imported; ``position`` is its place in the list."""
-
-    def __init__(self, position: int, plugin: str, error: Exception) -> None:
-        self.position = position
-        super().__init__(
-            f"the plugin {plugin!r} cannot be imported: {type(error).__name__}: {error}"
-        )
-
-
-def load_plugins(plugins: Sequence[str]) -> None:
-    """Import files and modules that register problems and methods, each once per process."""
-    for position, plugin in enumerate(plugins):
-        try:
-            if plugin.endswith(".py"):
-                _import_file(Path(plugin))
-            else:
-                importlib.import_module(plugin)
-        except Exception as error:
-            raise PluginError(position, plugin, error) from error
-
-
-def _import_file(path: Path) -> None:
-    name = f"targetopt_plugin_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]}"
-    if name in sys.modules:
-        return
-    found = importlib.util.spec_from_file_location(name, path)
-    if found is None or found.loader is None:
-        raise FileNotFoundError(path)
-    module = importlib.util.module_from_spec(found)
-    sys.modules[name] = module
-    try:
-        found.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from targetopt.bench import palette, statistics
+from targetopt.bench.config import MAIN
 from targetopt.bench.statistics import Better
 from targetopt.bench.store import Run, Store, modelled_cost
 from targetopt.types import TargetoptError
@@ -40,9 +41,12 @@ class ReportError(TargetoptError, ValueError):
 
 @dataclass(frozen=True)
 class Method:
+    """``panels`` are the figures it is drawn in."""
+
     label: str
     options: Mapping[str, Any]
     style: palette.Style
+    panels: tuple[str, ...] = (MAIN,)
 
     @property
     def rule(self) -> str | None:
@@ -101,6 +105,16 @@ class Results:
         )
         return sorted(found, key=lambda name: name != "loss")
 
+    @cached_property
+    def figures(self) -> dict[str, list[int]]:
+        """The methods of every figure, the main one first."""
+        titles = dict.fromkeys([MAIN, *(title for m in self.methods for title in m.panels)])
+        found = {
+            title: [i for i, method in enumerate(self.methods) if title in method.panels]
+            for title in titles
+        }
+        return {title: members for title, members in found.items() if members}
+
     def drawn(self) -> Iterable[tuple[Panel, Line]]:
         return ((panel, line) for panel in self.panels for line in panel.lines)
 
@@ -144,7 +158,7 @@ def gather(directory: str | Path) -> Results:
             f"{path} is not a directory. Give the directory that `targetopt run SPEC.toml` wrote to."
         )
     store = Store(path)
-    runs = store.load()
+    runs = store.shown()
     plan = store.plan()
     if not runs:
         raise ReportError(
@@ -155,19 +169,11 @@ def gather(directory: str | Path) -> Results:
                 else ". Fill it with `targetopt run SPEC.toml`."
             )
         )
-    ended = {run.manifest["id"] for run in runs}
+    ended = set(store.ended())
     planned = {entry["id"] for entry in plan}
-    current = {_place(run) for run in runs if run.manifest["id"] in planned}
-    kept = [r for r in runs if r.manifest["id"] in planned or _place(r) not in current]
-    return group(path, kept, pending=len(planned - ended), superseded=len(runs) - len(kept))
-
-
-def _place(run: Run) -> str:
-    """What a run is a result of. Only one run can hold a place: that of the last specification.
-
-    Runs differ beyond it (in epochs, say) when a specification was changed and run again.
-    """
-    return json.dumps([run.manifest[k] for k in ("problem", "method", "batch_size", "seed")])
+    # A home that is shared has runs of other specifications, too.
+    superseded = len(ended - planned) if plan and store.home == store.directory else 0
+    return group(path, runs, pending=len(planned - ended), superseded=superseded)
 
 
 def group(directory: Path, runs: list[Run], *, pending: int = 0, superseded: int = 0) -> Results:
@@ -185,13 +191,17 @@ def group(directory: Path, runs: list[Run], *, pending: int = 0, superseded: int
         for i in range(len(methods))
     ]
     looks = palette.styles(options)
+    panels: list[dict[str, None]] = [{} for _ in methods]
+    for run, method in zip(runs, method_of, strict=True):
+        panels[method].update(dict.fromkeys(run.manifest.get("panels", [MAIN])))
     return Results(
         directory=directory,
         runs=runs,
         pending=pending,
         superseded=superseded,
         methods=[
-            Method(label, o, look) for label, o, look in zip(methods, options, looks, strict=True)
+            Method(label, o, look, tuple(shown))
+            for label, o, look, shown in zip(methods, options, looks, panels, strict=True)
         ],
         problems=problems,
         batches=batches,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import math
+import textwrap
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -113,6 +114,8 @@ def save(
     left, right, top, bottom = 0.85, 0.12, 0.26, 0.42
     tallest = max((cell.title or "").count("\n") for cell in cells)
     top, gap_y = top + 0.15 * tallest, gap_y + 0.15 * tallest
+    row_titles = {row: wrapped(rows[row]) for row in used_rows}
+    left += 0.14 * max(title.count("\n") for title in row_titles.values())
     if any(cell.title is not None for cell in cells):
         left, gap_y = 0.62, gap_y + 0.28  # no row titles, but a title and an x-axis to each panel
     width = left + right + len(used_columns) * (panel_width + gap_x) - gap_x
@@ -152,7 +155,7 @@ def save(
             if cell.row == max(same_column):
                 ax.set_xlabel(x_title)
             if cell.column == min(c.column for c in cells if c.row == cell.row):
-                row = "" if cell.title is not None else f"{clipped(rows[cell.row], 26)}\n"
+                row = "" if cell.title is not None else f"{row_titles[cell.row]}\n"
                 ax.set_ylabel(row + y_title)
         figure.legend(
             [_handle(entry.style) for entry in entries],
@@ -266,6 +269,18 @@ def clipped(text: str, letters: int = 34) -> str:
     """
     line = " ".join(text.split())
     return line if len(line) <= letters else line[: letters - 1] + "…"
+
+
+def wrapped(text: str, letters: int = 26) -> str:
+    """Text on at most two lines, which a row of panels is high enough for.
+
+    >>> wrapped("synthetic twin of ijcnn1 (logistic)")
+    'synthetic twin of ijcnn1\\n(logistic)'
+    """
+    first, *rest = textwrap.wrap(text, letters) or [""]
+    return "\n".join(
+        [first, clipped(" ".join(rest), letters)] if rest else [clipped(first, letters)]
+    )
 
 
 def _look(style: Style) -> dict[str, Any]:

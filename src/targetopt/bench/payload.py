@@ -28,6 +28,8 @@ def embed(results: Results, *, axis: str, tau: float) -> str:
     share = max(len(drawn), 1) * (len(results.metrics) + 2)
     points = int(np.clip(NUMBERS // share, 20, 400))
     metric = results.metrics[0] if results.metrics else None
+    main = next(iter(results.figures.values()))
+    hidden = [i for i in range(len(results.methods)) if i not in main]  # one click away
     content = {
         "metrics": results.metrics,
         "axes": list(X_AXES),
@@ -40,7 +42,7 @@ def embed(results: Results, *, axis: str, tau: float) -> str:
         "panels": [
             _panel(panel, metric, results.metrics, points, pool) for panel in results.panels
         ],
-        "open": {"panel": 0, "metric": metric, "axis": axis, "tau": tau},
+        "open": {"panel": 0, "metric": metric, "axis": axis, "tau": tau, "hidden": hidden},
     }
     # The pool's keys are the columns' JSON already; they are joined, not encoded twice.
     text = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False)

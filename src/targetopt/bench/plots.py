@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from targetopt.bench import multiples
 from targetopt.bench.files import explained
-from targetopt.bench.lines import TAUS, Results, band, better, cost_to_reach, level
+from targetopt.bench.lines import (
+    TAUS,
+    Line,
+    Panel,
+    Results,
+    band,
+    better,
+    cost_to_reach,
+    level,
+)
 from targetopt.bench.multiples import Cell, Entry, Painter
 
 AXIS_TITLES = {
@@ -31,6 +40,13 @@ RULE_TITLES = {
 }
 
 
+PRICES = (1.0, 10.0, 100.0, 1000.0)
+"""Oracle costs τ for which curves are drawn against the modelled cost."""
+
+OURS = ("curves-", "rules-", "cost-", "price-")
+"""How the names of figures begin: what else lies in the folder is somebody else's."""
+
+
 @dataclass(frozen=True)
 class Picture:
     """A figure on disk, ``DIR/figures/<name>.png`` and ``.pdf``, and what it shows."""
@@ -39,54 +55,108 @@ class Picture:
     title: str
 
 
-def draw_all(results: Results, *, axis: str, tau: float) -> list[Picture]:
-    """Write every figure to ``DIR/figures``.
+@dataclass(frozen=True)
+class Sheet:
+    """A figure about to be drawn: its cells, the titles of rows and columns, and who paints a cell."""
 
-    One a metric, rows problems and columns batch sizes; for the first metric also one a problem with
-    a row for each target-space rule (the paper's figure 2), and what reaching a common level costs.
+    picture: Picture
+    cells: Sequence[Cell]
+    rows: Sequence[str]
+    columns: Sequence[str]
+    paint: Painter
+
+
+def draw_all(results: Results, *, axis: str, tau: float) -> list[Picture]:
+    """Write every figure to ``DIR/figures``, and take away those that an earlier report left there.
+
+    One a metric, rows problems and columns batch sizes, and one a further panel. For the first metric also
+    one a problem with a row for each target-space rule (the paper's figure 2), what reaching a
+    common level costs, and for each batch size the curves against modelled cost for some τ.
     """
     folder = results.directory / "figures"
     with explained(folder):
         folder.mkdir(exist_ok=True)
-    pictures = []
-    by_problem = _by_problem(results)
+    sheets = list(_sheets(results, axis, tau))
+    for sheet in sheets:
+        _save(results, sheet)
+    kept = {sheet.picture.name for sheet in sheets}
+    for path in folder.iterdir():
+        ours = path.stem.startswith(OURS) and path.suffix in (".png", ".pdf")
+        if ours and path.stem not in kept:
+            path.unlink()
+    return [sheet.picture for sheet in sheets]
+
+
+def _sheets(results: Results, axis: str, tau: float) -> Iterator[Sheet]:
     against = axis_title(axis, tau)
+    main = next(iter(results.figures.values()))
     for metric in results.metrics:
-        title = f"{words(metric)} against {against}"
+        title = f"{words(metric)} against {against}".capitalize()
         painter = _curves(results, metric, axis, tau)
-        pictures.append(Picture(f"curves-{slug(metric)}", title.capitalize()))
-        _save(results, pictures[-1], by_problem, results.problems, painter)
+        yield _by_problem(results, main, Picture(f"curves-{slug(metric)}", title), painter)
     for metric in results.metrics[:1]:
         painter = _curves(results, metric, axis, tau)
+        for panel, members in list(results.figures.items())[1:]:
+            picture = Picture(f"curves-{slug(metric)}-{slug(panel)}", f"{panel}: {words(metric)}")
+            yield _by_problem(results, members, picture, painter)
         groups = rules(results)
         for problem, label in enumerate(results.problems) if len(groups) > 1 else ():
-            by_rule = _by_rule(results, problem, groups)
             name = f"rules-{slug(metric)}-{problem + 1}-{slug(label)}"
             title = f"{words(metric).capitalize()} on {label}, a row for each target-space rule"
-            pictures.append(Picture(name, title))
-            _save(results, pictures[-1], by_rule, [rule for rule, _ in groups], painter)
-        reachable = [cell for cell in by_problem if level(cell.panel, metric) is not None]
-        if reachable:
-            title = f"Modelled cost of reaching a common {words(metric)}, against τ"
-            pictures.append(Picture(f"cost-{slug(metric)}", title))
-            painter = _costs(results, metric)
-            _save(results, pictures[-1], reachable, results.problems, painter)
-    return pictures
+            cells = _by_rule(results, problem, groups)
+            titles = [rule for rule, _ in groups]
+            yield Sheet(Picture(name, title), cells, titles, results.batches, painter)
+        yield from _by_cost(results, main, metric)
 
 
-def _by_problem(results: Results) -> list[Cell]:
+def _by_cost(results: Results, main: list[int], metric: str) -> Iterator[Sheet]:
+    """What reaching a common level costs, and curves against cost, a column for each τ."""
+    title = f"Modelled cost of reaching a common {words(metric)}, against τ"
+    whole = _by_problem(
+        results, main, Picture(f"cost-{slug(metric)}", title), _costs(results, metric)
+    )
+    reachable = [cell for cell in whole.cells if level(cell.panel, metric) is not None]
+    if reachable:
+        yield replace(whole, cells=reachable)
+    painters = [_curves(results, metric, "cost", each) for each in PRICES]
+
+    def paint(ax: Any, cell: Cell) -> tuple[str, str]:
+        return "oracle calls × τ + inner steps", painters[cell.column](ax, cell)[1]
+
+    for batch, size in enumerate(results.batches):
+        panels = [panel for panel in results.panels if panel.batch == batch]
+        cells = [
+            Cell(panel.problem, column, panel, _among(panel, main))
+            for panel in panels
+            for column in range(len(PRICES))
+        ]
+        picture = Picture(
+            f"price-{slug(metric)}-{slug(size)}",
+            f"{words(metric).capitalize()} against modelled cost, {size}, a column for each τ",
+        )
+        columns = [f"τ = {price:g}" for price in PRICES]
+        yield Sheet(picture, cells, results.problems, columns, paint)
+
+
+def _by_problem(results: Results, members: list[int], picture: Picture, paint: Painter) -> Sheet:
     """Rows problems, columns batch sizes; four to a row when each problem has a single batch size."""
     if len(results.panels) == len(results.problems):
-        return [
+        cells = [
             Cell(
                 *divmod(k, 4),
                 p,
-                p.lines,
+                _among(p, members),
                 f"{results.problems[p.problem]}\n{results.batches[p.batch]}",
             )
             for k, p in enumerate(results.panels)
         ]
-    return [Cell(p.problem, p.batch, p, p.lines) for p in results.panels]
+    else:
+        cells = [Cell(p.problem, p.batch, p, _among(p, members)) for p in results.panels]
+    return Sheet(picture, cells, results.problems, results.batches, paint)
+
+
+def _among(panel: Panel, members: list[int]) -> list[Line]:
+    return [line for line in panel.lines if line.method in members]
 
 
 def _by_rule(results: Results, problem: int, groups: list[tuple[str, list[int]]]) -> list[Cell]:
@@ -105,13 +175,11 @@ def _by_rule(results: Results, problem: int, groups: list[tuple[str, list[int]]]
 
 def rules(results: Results) -> list[tuple[str, list[int]]]:
     """Target-space rules, each with the methods shown beside it: its SSO variants, all baselines."""
-    names = list(dict.fromkeys(m.rule for m in results.methods if m.rule is not None))
+    main = [(i, results.methods[i].rule) for i in next(iter(results.figures.values()))]
+    names = dict.fromkeys(rule for _, rule in main if rule is not None)
     return [
-        (
-            f"SSO {RULE_TITLES.get(rule, rule)}",
-            [i for i, m in enumerate(results.methods) if m.rule in (None, rule)],
-        )
-        for rule in names
+        (f"SSO {RULE_TITLES.get(name, name)}", [i for i, rule in main if rule in (None, name)])
+        for name in names
     ]
 
 
@@ -140,13 +208,8 @@ def slug(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:60] or "x"
 
 
-def _save(
-    results: Results,
-    picture: Picture,
-    cells: Sequence[Cell],
-    rows: Sequence[str],
-    paint: Painter,
-) -> None:
+def _save(results: Results, sheet: Sheet) -> None:
+    cells = sheet.cells
     shown = sorted({line.method for cell in cells for line in cell.lines})
     lost = {
         line.method
@@ -159,8 +222,8 @@ def _save(
         for i in shown
     ]
     note = "† diverged with at least one seed" if lost else ""
-    path = results.directory / "figures" / picture.name
-    multiples.save(path, cells, rows, results.batches, entries, paint, note)
+    path = results.directory / "figures" / sheet.picture.name
+    multiples.save(path, cells, sheet.rows, sheet.columns, entries, sheet.paint, note)
 
 
 def _curves(results: Results, metric: str, axis: str, tau: float) -> Painter:

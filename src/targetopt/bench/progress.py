@@ -5,7 +5,7 @@ import time
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from targetopt.bench.grid import RunConfig
+from targetopt.bench.config import RunConfig
 from targetopt.bench.runner import Display, Tally
 from targetopt.bench.work import Event
 

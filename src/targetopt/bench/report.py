@@ -14,7 +14,7 @@ from typing import Any
 import jinja2
 import numpy as np
 
-from targetopt.bench import lines, multiples, payload, plots, summary, verdicts
+from targetopt.bench import lines, multiples, payload, plots, summary, tuning, verdicts
 from targetopt.bench.files import write_whole
 from targetopt.bench.lines import ReportError, Results
 
@@ -70,6 +70,7 @@ def write(directory: str | Path, *, open_x: str = "oracle_calls", tau: float = 1
         failures=_failures(results),
         judged=judged,
         pictures=pictures,
+        choices=tuning.read(results.directory),
         tables=tables,
         style=(_ASSETS / "report.css").read_text("utf-8"),
         script=script,

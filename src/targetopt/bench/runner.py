@@ -1,22 +1,21 @@
 """The runner: gives the runs of an experiment to an executor until all of them have ended."""
 
-import json
+import heapq
 import os
-import shlex
 import time
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from targetopt.bench.callbacks import open_trackers
+from targetopt.bench.campaign import Assignment, Campaign
+from targetopt.bench.config import RunConfig
 from targetopt.bench.files import StoreError
-from targetopt.bench.grid import RunConfig, expand
 from targetopt.bench.spec import Experiment
 from targetopt.bench.store import Store
-from targetopt.bench.work import Event, Task, record_death, settled
+from targetopt.bench.work import Event, Task, record_death
 from targetopt.types import BadArgument
 
 GRACE = 20.0
@@ -141,41 +140,56 @@ def run(
         SpecError: the experiment is faulty; nothing was run.
         StoreError: the directory cannot be written; what had finished is kept.
     """
+    [summary] = run_all(
+        [Assignment(experiment, Store(out), tuple(only))],
+        jobs=jobs,
+        executor=executor,
+        time_limit=time_limit,
+        checkpoint_seconds=checkpoint_seconds,
+        trackers=trackers,
+        display=display,
+    )
+    return summary
+
+
+def run_all(
+    assignments: Sequence[Assignment],
+    *,
+    jobs: int | None = None,
+    executor: str = "local",
+    time_limit: float | None = None,
+    checkpoint_seconds: float | None = 30.0,
+    trackers: Sequence[str] = (),
+    display: Display | None = None,
+    order: Callable[[RunConfig], int] = lambda run: 0,
+) -> list[Summary]:
+    """Do several experiments as one, runs that they share once; arguments as in :func:`run`.
+
+    Args:
+        assignments: experiments with their directories; with more than one, the directories have
+            one home (:meth:`targetopt.bench.store.Store.share`).
+        order: runs with small numbers are done first.
+    """
     for argument, value in (("jobs", jobs), ("time_limit", time_limit)):
         if value is not None and not value > 0:
             raise BadArgument(f"{argument}={value!r} must be above 0.")
-    every_run = expand(experiment)
-    runs = _selected(every_run, only)
-    store = Store(out)
-    open_trackers(trackers, store.directory)  # unknown names are refused before anything runs
-    store.prepare()
-    _write_plan(store, experiment, every_run)
-    tasks = []
-    tally = Tally(total=len(runs))
-    for config in runs:
-        manifest = store.manifest(config.id)
-        if settled(manifest, time_limit):
-            tally.before += 1
-            _keep_house(store, config)
-        else:
-            tasks.append(
-                Task(
-                    directory=str(store.directory.resolve()),
-                    run=config.id,
-                    config=config,
-                    attempt=1 if manifest is None else manifest["attempt"] + 1,
-                    command=redo_command(store.directory, config.id),
-                    time_limit=time_limit,
-                    checkpoint_seconds=checkpoint_seconds,
-                    plugins=tuple(experiment.plugins),
-                    trackers=tuple(trackers),
-                )
-            )
+    for assignment in assignments:
+        # unknown names are refused before anything runs
+        open_trackers(trackers, assignment.store.directory)
+        assignment.store.prepare()
+    campaign = Campaign(
+        assignments,
+        time_limit=time_limit,
+        checkpoint_seconds=checkpoint_seconds,
+        trackers=trackers,
+        order=order,
+    )
+    tasks = campaign.begin()
     interrupted = False
     if tasks:
         with closing(_executor(executor, jobs or _cores())) as workers:
-            interrupted = _Runner(workers, tasks, tally, display or Silent()).finish()
-    return summarise(store, runs, interrupted)
+            interrupted = _Runner(workers, tasks, campaign, display or Silent()).finish()
+    return [summarise(each.store, each.wanted(), interrupted) for each in assignments]
 
 
 def _cores() -> int:
@@ -194,54 +208,6 @@ def _executor(name: str, jobs: int) -> "Executor":
     raise BadArgument(f"executor={name!r} is unknown. Use 'local' or 'ray'.")
 
 
-def _selected(runs: list[RunConfig], only: Sequence[str]) -> list[RunConfig]:
-    for prefix in only:
-        if not any(config.id.startswith(prefix) for config in runs):
-            raise BadArgument(
-                f"only={prefix!r} is no run of this experiment; see `targetopt status`."
-            )
-    return [config for config in runs if not only or config.id.startswith(tuple(only))]
-
-
-def _write_plan(store: Store, experiment: Experiment, runs: list[RunConfig]) -> None:
-    document = experiment.document
-    # Plugins are files beside the original; a copy elsewhere has to name them in full.
-    text = experiment.to_toml() if experiment.plugins or document is None else document.text
-    plan = [
-        {
-            "id": config.id,
-            "problem": config.problem_label,
-            "method": config.method_label,
-            "batch_size": config.batch_size,
-            "seed": config.seed,
-        }
-        for config in runs
-    ]
-    store.write("spec.toml", text.encode())
-    store.write("plan.json", json.dumps(plan, indent=1, ensure_ascii=False).encode())
-
-
-def redo_command(directory: Path, run: str) -> str:
-    """The command that does one run again, elsewhere."""
-    spec = shlex.quote(str(directory / "spec.toml"))
-    return f"targetopt run {spec} --only {run} --out {shlex.quote(str(directory) + '-redo')}"
-
-
-def _keep_house(store: Store, config: RunConfig) -> None:
-    """A settled run needs no checkpoint; and it takes the labels it has in the specification now."""
-    manifest = store.manifest(config.id)
-    assert manifest is not None
-    if manifest["status"] != "timeout":
-        store.drop_checkpoint(config.id)
-    labels = (config.problem_label, config.method_label)
-    shown = (manifest["problem"]["label"], manifest["method"]["label"])
-    if labels != shown and store.claims.take(config.id):
-        try:
-            store.relabel(manifest, *labels)
-        finally:
-            store.claims.release(config.id)
-
-
 def summarise(store: Store, runs: Sequence[RunConfig], interrupted: bool) -> Summary:
     statuses: dict[str, int] = {}
     troubles = []
@@ -257,15 +223,28 @@ def summarise(store: Store, runs: Sequence[RunConfig], interrupted: bool) -> Sum
 
 class _Runner:
     def __init__(
-        self, executor: Executor, tasks: list[Task], tally: Tally, display: Display
+        self, executor: Executor, tasks: list[Task], campaign: Campaign, display: Display
     ) -> None:
         self.executor = executor
-        self.tasks = {task.run: task for task in tasks}
-        self.pending = deque(tasks)
+        self.campaign = campaign
+        self.tasks: dict[str, Task] = {}
+        self.pending: list[tuple[int, int, Task]] = []
+        self._places: dict[str, int] = {}
         self.given: set[str] = set()
         self.elsewhere: dict[str, float] = {}
-        self.tally = tally
+        self.tally = Tally(total=campaign.total, before=campaign.finished_before)
         self.display = display
+        self._add(tasks)
+
+    def _add(self, tasks: Iterable[Task]) -> None:
+        """Queue tasks: by their order, and as they came where that is the same."""
+        for task in tasks:
+            self.tasks[task.run] = task
+            self._push(task)
+
+    def _push(self, task: Task) -> None:
+        place = self._places.setdefault(task.run, len(self._places))
+        heapq.heappush(self.pending, (self.campaign.order(task.config), place, task))
 
     def finish(self) -> bool:
         """Work until all tasks have ended; true if Ctrl-C came before that."""
@@ -273,7 +252,7 @@ class _Runner:
             while self.pending or self.given or self.elsewhere:
                 self._ask_again()
                 while self.pending and self.executor.free > 0:
-                    task = self.pending.popleft()
+                    _, _, task = heapq.heappop(self.pending)
                     self.given.add(task.run)
                     self.executor.submit(task)
                 for event in self.executor.wait(0.2):
@@ -315,13 +294,16 @@ class _Runner:
         if event.kind == "elsewhere":
             self.elsewhere[event.run] = time.monotonic() + ASK_AGAIN
         elif event.kind == "returned":
-            self.pending.appendleft(task)
+            self._push(task)
         elif event.kind == "ended":
             self.tally.ended[event.status] = self.tally.ended.get(event.status, 0) + 1
             self.display.ended(task.config, event)
+            self._add(self.campaign.ended(event.run))
+            self.tally.total = self.campaign.total
+            self.tally.before = self.campaign.finished_before
 
     def _ask_again(self) -> None:
         now = time.monotonic()
         for run in [run for run, due in self.elsewhere.items() if due <= now]:
             del self.elsewhere[run]
-            self.pending.append(self.tasks[run])
+            self._push(self.tasks[run])

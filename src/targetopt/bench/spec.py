@@ -13,6 +13,38 @@ from targetopt.bench.document import Document, Fault, KeyPath, SpecError
 BatchSize = int | Literal["full"]
 
 
+class Tuning(BaseModel):
+    """How methods with a ``tune`` table choose: by the final ``metric`` of runs with one seed.
+
+    Args:
+        seed: of the runs that choose; by default one that no shown run has.
+        epochs: of the runs that choose; as many as shown runs have by default.
+        metric: what decides; "loss", or another of the problem's.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    seed: int | None = Field(default=None, ge=0)
+    epochs: int | None = Field(default=None, ge=1)
+    metric: str = "loss"
+
+
+class FurtherPanel(BaseModel):
+    """A figure beside the main one, with methods that are shown there and not in the main one.
+
+    Args:
+        title: what it shows.
+        methods: labels of the methods it is about; ``*`` stands for anything.
+        also: labels of methods of the main figure that are drawn in it again.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    title: str = Field(min_length=1)
+    methods: list[str] = Field(min_length=1)
+    also: list[str] = Field(default_factory=list)
+
+
 class Experiment(BaseModel):
     """A grid of runs. Lists in ``problems`` and ``methods`` entries are alternatives.
 
@@ -20,13 +52,17 @@ class Experiment(BaseModel):
         name: title of the report.
         problems: tables with ``name`` and the options of that problem; ``batch_size`` and
             ``epochs`` in a table override those below for that problem.
-        methods: tables with ``name`` and the options of that method, and perhaps a ``label``.
+        methods: tables with ``name`` and the options of that method, and perhaps a ``label``. A table
+            ``tune`` in one, such as ``{"lr": [0.1, 1.0]}``, has options chosen from these values for
+            each problem and batch size, on a seed that is not shown.
         seeds: how many (``3`` is 0, 1, 2), or which.
         epochs: passes over the data.
         batch_size: examples per step, or ``"full"``, or a list of such.
         engine: ``"torch"``, ``"compiled"`` (linear problems), or ``"auto"``: compiled where it can.
         plugins: Python files (relative to the TOML) or modules that register more problems and
             methods; imported before anything runs.
+        tuning: how tuned methods choose; see :class:`Tuning`.
+        panels: further figures; see :class:`FurtherPanel`.
 
     Example:
         >>> experiment = Experiment(
@@ -63,6 +99,8 @@ class Experiment(BaseModel):
     batch_size: Any = "full"
     engine: Literal["auto", "torch", "compiled"] = "auto"
     plugins: list[str] = Field(default_factory=list)
+    tuning: Tuning = Field(default_factory=Tuning)
+    panels: list[FurtherPanel] = Field(default_factory=list)
 
     _document: Document | None = PrivateAttr(default=None)
 
@@ -136,9 +174,10 @@ def faults_of(
         path = (*(paths or {}).get(key, location[:1]), *location[1:])
         kind = item["type"]
         if kind == "extra_forbidden":
-            faults[path] = Fault(path, f"unknown key. {suggestion(key, known)}", on_key=True)
+            hint = f" {suggestion(key, known)}" if len(location) == 1 else ""
+            faults[path] = Fault(path, f"unknown key.{hint}", on_key=True)
         elif kind == "missing":
-            faults[path] = Fault(path, f"the key {key!r} is missing", on_key=True)
+            faults[path] = Fault(path, f"the key {str(path[-1])!r} is missing", on_key=True)
         else:
             message = item["msg"].removeprefix("Value error, ").removeprefix("Input ")
             message = f"{message[0].lower()}{message[1:]}"

@@ -13,10 +13,12 @@ from targetopt.bench.store import Store
 def describe(directory: str | Path) -> Group:
     """Counts, what is running and by whom, and every run that went wrong with its reason."""
     store = Store(directory)
-    if not (store.directory / "runs").is_dir():
+    if not (store.home / "runs").is_dir():
         raise StoreError(f"{store.directory} is not a result directory: it has no runs/ in it.")
     plan = {entry["id"]: entry for entry in store.plan()}
-    manifests = {run: store.manifest(run) for run in store.ended()}
+    shared = store.home != store.directory  # with others, whose runs are not for us to tell of
+    names = [run for run in store.ended() if run in plan or not shared]
+    manifests = {run: store.manifest(run) for run in names}
     alive = store.claims.alive()
     running = {run: holder for run, holder in alive.items() if run in plan}
     counts = Counter(
@@ -33,7 +35,7 @@ def describe(directory: str | Path) -> Group:
         lines.append(f"  running: {_named(plan[run])} ({run}): {where}")
     for run, manifest in manifests.items():
         if manifest is not None and manifest["status"] != "done" and run not in running:
-            entry = {
+            entry = plan.get(run) or {
                 "problem": manifest["problem"]["label"],
                 "method": manifest["method"]["label"],
                 "batch_size": manifest["batch_size"],

@@ -3,7 +3,9 @@
 ::
 
     DIR/spec.toml             what was asked for, last
-    DIR/plan.json             the runs that makes: id, problem, method, seed
+    DIR/plan.json             the runs that makes: id, and how each is shown: problem, method, seed, …
+    DIR/tuning.json           what tuned methods chose, and from what
+    DIR/store.json            where the rest lies, if not here: several specifications can share it
     DIR/runs/<id>.parquet     metrics, one row per recorded step
     DIR/runs/<id>.json        the manifest, written last: a run with a manifest has ended
     DIR/checkpoints/<id>.pt   where a run that has not ended goes on
@@ -14,6 +16,7 @@ Every file appears whole, by a rename. Any number of processes may read and writ
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,6 +29,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from targetopt.bench.claims import Claims
+from targetopt.bench.config import MAIN
 from targetopt.bench.files import StoreError, explained, temporary_name, write_in_order, write_whole
 
 COUNTS = ("oracle_calls", "value_calls", "inner_steps", "forward_calls", "backward_calls")
@@ -79,14 +83,31 @@ class Store:
         self.directory = Path(directory)
 
     @cached_property
+    def home(self) -> Path:
+        """Where the runs lie: here, or where ``store.json`` says."""
+        link = self.directory / "store.json"
+        if not link.exists():
+            return self.directory
+        return self.directory / str(json.loads(link.read_text(encoding="utf-8"))["home"])
+
+    @cached_property
     def claims(self) -> Claims:
-        return Claims(self.directory / "claims")
+        return Claims(self.home / "claims")
+
+    def share(self, home: Path) -> None:
+        """Keep runs in ``home`` from now on, which other directories may do too."""
+        with explained(self.directory):
+            self.directory.mkdir(parents=True, exist_ok=True)
+        place = os.path.relpath(home, self.directory)
+        write_whole(self.directory / "store.json", json.dumps({"home": place}).encode())
+        for remembered in ("home", "claims"):
+            self.__dict__.pop(remembered, None)
 
     def prepare(self) -> None:
         """Make the directory, and find out now, not after hours, that it cannot be written."""
         for part in ("runs", "checkpoints", "claims"):
-            with explained(self.directory / part):
-                (self.directory / part).mkdir(parents=True, exist_ok=True)
+            with explained(self.home / part):
+                (self.home / part).mkdir(parents=True, exist_ok=True)
         if self.claims.take("store"):
             self.claims.release("store")
 
@@ -95,12 +116,13 @@ class Store:
 
         Runners on one directory write the same specification, so one of them is enough.
         """
-        if not self.claims.take(name):
+        claim = f"{self.directory.resolve().name}.{name}"
+        if not self.claims.take(claim):
             return
         try:
             write_whole(self.directory / name, data)
         finally:
-            self.claims.release(name)
+            self.claims.release(claim)
 
     def plan(self) -> list[dict[str, Any]]:
         """The runs of the last specification; empty when there is none."""
@@ -108,13 +130,13 @@ class Store:
         return list(json.loads(path.read_text())) if path.exists() else []
 
     def metrics_path(self, run: str) -> Path:
-        return self.directory / "runs" / f"{run}.parquet"
+        return self.home / "runs" / f"{run}.parquet"
 
     def manifest_path(self, run: str) -> Path:
-        return self.directory / "runs" / f"{run}.json"
+        return self.home / "runs" / f"{run}.json"
 
     def checkpoint_path(self, run: str) -> Path:
-        return self.directory / "checkpoints" / f"{run}.pt"
+        return self.home / "checkpoints" / f"{run}.pt"
 
     def manifest(self, run: str) -> Manifest | None:
         """The manifest of an ended run, or None."""
@@ -144,11 +166,6 @@ class Store:
         metrics = (self.metrics_path(run), buffer.getvalue().to_pybytes())
         write_in_order([metrics, (self.manifest_path(run), to_json(content))])
 
-    def relabel(self, manifest: Manifest, problem: str, method: str) -> None:
-        """Show a run under other labels. The caller holds the claim on the run."""
-        manifest["problem"]["label"], manifest["method"]["label"] = problem, method
-        write_whole(self.manifest_path(manifest["id"]), to_json(manifest))
-
     def drop_checkpoint(self, run: str) -> None:
         """Remove the checkpoint, and what a writer killed at it left behind."""
         path = self.checkpoint_path(run)
@@ -158,7 +175,7 @@ class Store:
 
     def ended(self) -> list[str]:
         """Ids of all runs that have a manifest, sorted."""
-        return sorted(path.stem for path in (self.directory / "runs").glob("*.json"))
+        return sorted(path.stem for path in (self.home / "runs").glob("*.json"))
 
     def load(self, runs: Iterable[str] | None = None) -> list[Run]:
         """Ended runs with their metrics, in the order of the plan, then by id."""
@@ -171,6 +188,21 @@ class Store:
                 loaded.append(Run(manifest, self._columns(name)))
         return loaded
 
+    def shown(self) -> list[Run]:
+        """The ended runs of the plan, as it shows them; all ended runs where there is no plan.
+
+        One run may be shown as several methods, such as SGD and the best of five SGDs.
+        """
+        plan = self.plan()
+        if not plan:
+            return self.load()
+        ended = {run.manifest["id"]: run for run in self.load({entry["id"] for entry in plan})}
+        return [
+            Run(_as_planned(ended[entry["id"]].manifest, entry), ended[entry["id"]].columns)
+            for entry in plan
+            if entry["id"] in ended and not entry.get("trial")
+        ]
+
     def _columns(self, run: str) -> dict[str, NDArray[Any]]:
         path = self.metrics_path(run)
         try:
@@ -181,6 +213,19 @@ class Store:
                 "run the specification again: only this run is redone."
             ) from error
         return {name: table.column(name).to_numpy() for name in table.column_names}
+
+
+def _as_planned(manifest: Manifest, entry: Mapping[str, Any]) -> Manifest:
+    """A manifest with the labels of the plan, and without the options that were chosen."""
+    problem, method = dict(manifest["problem"]), dict(manifest["method"])
+    problem["label"] = entry.get("problem", problem.get("label"))
+    method["label"] = entry.get("method", method.get("label"))
+    tuned = entry.get("tuned", [])
+    if tuned:
+        method = {key: value for key, value in method.items() if key not in tuned}
+        method["tuned"] = tuned
+    panels = entry.get("panels", [MAIN])
+    return {**manifest, "problem": problem, "method": method, "panels": panels}
 
 
 def to_table(run: str, rows: Sequence[Row]) -> pa.Table:

@@ -7,9 +7,10 @@ from datetime import UTC, datetime
 
 from targetopt.bench import provenance
 from targetopt.bench.callbacks import open_trackers
+from targetopt.bench.config import RunConfig
 from targetopt.bench.execute import Execution, Interrupted, Outcome, saved_rows
 from targetopt.bench.files import StoreError
-from targetopt.bench.grid import RunConfig, load_plugins
+from targetopt.bench.plugins import load_plugins
 from targetopt.bench.session import open_session
 from targetopt.bench.store import COUNTS, Manifest, Store
 from targetopt.types import Counts
@@ -128,8 +129,10 @@ def _carry_out(
         on_row=trackers.on_row,
         on_progress=on_progress,
     )
+    busy = time.process_time()
     outcome = execution.finish()
     manifest = _manifest(task, outcome, started)
+    manifest["cpu_time"] = round(time.process_time() - busy, 3)
     store.save(manifest, outcome.rows)
     trackers.on_end(manifest)
     if outcome.status != "timeout":  # a time-out goes on from its checkpoint when given more

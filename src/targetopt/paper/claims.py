@@ -1,13 +1,13 @@
 """What the paper says of each supervised figure, as predicates; one table, one line of thought a claim.
 
-Texts follow the captions and §5 / App. E. How a share is judged is in
-:func:`targetopt.paper.predicates.judge`.
+Texts follow the captions and §5 / App. E; those that begin with "beyond the paper" are ours. How a share
+is judged is in :func:`targetopt.paper.predicates.judge`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from targetopt.bench.verdicts import Verdict
 from targetopt.paper.evidence import (
     ADAGRAD,
     ADAM,
+    INNER,
     SGD,
     SLS,
     SSO,
@@ -22,6 +23,7 @@ from targetopt.paper.evidence import (
     SSO_NEWTON,
     SSO_SLS,
     SVRG,
+    TUNED,
     Evidence,
     Methods,
     NotJudged,
@@ -33,6 +35,7 @@ from targetopt.paper.predicates import (
     PLAINLY,
     VISIBLE,
     Beats,
+    Cheaper,
     MoreStepsHelp,
     OnPar,
     Predicate,
@@ -64,7 +67,7 @@ class Claim:
     @property
     def needs(self) -> set[str]:
         """Other figures whose runs it is compared with."""
-        if not isinstance(self.predicate, Beats | OnPar | RisesLess):
+        if not isinstance(self.predicate, Beats | OnPar | RisesLess | Cheaper):
             return set()
         rivals = (rival for each in self.predicate.contests for rival in each.rivals)
         return {rival.figure for rival in rivals if rival.figure is not None}
@@ -117,6 +120,61 @@ def _scheduled(loss: str, schedule: str) -> Iterator[Claim]:
         )
 
 
+BEYOND = "beyond the paper: "
+
+
+def _tuned(sso: Methods, name: str, counterpart: Methods, rival: str) -> list[Claim]:
+    """What becomes of the comparison when all have their step chosen from five values."""
+    rule_has_no_step = sso.rule == "line-search"
+    ours = replace(sso, m=20, panel=TUNED)
+    shown = f"{name} (m = 20)" if rule_has_no_step else f"{name} (m = 20), tuned,"
+    sls, adam, parametric = (replace(m, panel=TUNED) for m in (SLS, ADAM, counterpart))
+    return [
+        Claim(f"{BEYOND}{shown} outperforms tuned {rival}", Beats(contest(ours, parametric))),
+        Claim(
+            f"{BEYOND}{shown} is on par with tuned SLS and tuned Adam",
+            OnPar(contest(ours, sls, adam)),
+        ),
+    ]
+
+
+def _solved(sso: Methods, name: str) -> list[Claim]:
+    """What the inner solver matters."""
+    hundred = replace(sso, m=100)
+    return [
+        Claim(
+            f"{BEYOND}20 steps of L-BFGS do as well as 100 of Armijo for {name}",
+            OnPar(contest(replace(sso, panel=INNER, inner="lbfgs"), hundred), factor=VISIBLE),
+        ),
+        Claim(
+            f"{BEYOND}{name} with its surrogate solved exactly (m = ∞) improves on m = 100",
+            Beats(contest(replace(sso, panel=INNER, inner="exact"), hundred)),
+            asks=MOSTLY,
+        ),
+    ]
+
+
+def _priced(sso: Methods, name: str, counterpart: Methods, rival: str) -> list[Claim]:
+    """Where it pays: how dear the oracle has to be."""
+    return [
+        Claim(
+            f"{BEYOND}where an oracle call costs {tau:g} inner {'step' if tau == 1 else 'steps'}, "
+            f"{name} (m = 20) reaches {rival}'s final loss at lower cost than {rival}",
+            Cheaper(contest(replace(sso, m=20), counterpart), tau),
+        )
+        for tau in (1.0, 10.0, 100.0, 1000.0)
+    ]
+
+
+def _further(sso: Methods, name: str, counterpart: Methods, rival: str) -> list[Claim]:
+    """What the further panels say of a method beside its parametric counterpart."""
+    return [
+        *_tuned(sso, name, counterpart, rival),
+        *_solved(sso, name),
+        *_priced(sso, name, counterpart, rival),
+    ]
+
+
 CLAIMS: dict[str, list[Claim]] = {
     "fig2-rcv1": [
         Claim(
@@ -153,13 +211,21 @@ CLAIMS: dict[str, list[Claim]] = {
                 )
             ),
         ),
+        *_tuned(SSO, "SSO", SGD, "SGD"),
+        *_priced(SSO, "SSO", SGD, "SGD"),
     ],
     **{
-        f"figA-sgd-constant-{loss}": _outperforms(SSO, "SSO", SGD, "SGD")
+        f"figA-sgd-constant-{loss}": [
+            *_outperforms(SSO, "SSO", SGD, "SGD"),
+            *_further(SSO, "SSO", SGD, "SGD"),
+        ]
         for loss in ("squared", "logistic")
     },
     **{
-        f"figA-sgd-{schedule}-{loss}": list(_scheduled(loss, schedule))
+        f"figA-sgd-{schedule}-{loss}": [
+            *_scheduled(loss, schedule),
+            *_tuned(SSO, "SSO", SGD, "SGD"),
+        ]
         for schedule in ("decreasing", "exponential")
         for loss in ("squared", "logistic")
     },
@@ -170,10 +236,17 @@ CLAIMS: dict[str, list[Claim]] = {
             MoreStepsHelp(SSO_SLS),
             quieter=(625, "full"),
         ),
+        *_further(SSO_SLS, "SSO-SLS", SLS, "SLS"),
     ],
-    "figA-sls-logistic": _outperforms(SSO_SLS, "SSO-SLS", SLS, "SLS"),
+    "figA-sls-logistic": [
+        *_outperforms(SSO_SLS, "SSO-SLS", SLS, "SLS"),
+        *_further(SSO_SLS, "SSO-SLS", SLS, "SLS"),
+    ],
     **{
-        f"figA-adagrad-{loss}": _outperforms(SSO_ADAGRAD, "SSO-AdaGrad", ADAGRAD, "Adagrad")
+        f"figA-adagrad-{loss}": [
+            *_outperforms(SSO_ADAGRAD, "SSO-AdaGrad", ADAGRAD, "Adagrad"),
+            *_further(SSO_ADAGRAD, "SSO-AdaGrad", ADAGRAD, "Adagrad"),
+        ]
         for loss in ("squared", "logistic")
     },
     "figA-newton-logistic": [
@@ -191,6 +264,7 @@ CLAIMS: dict[str, list[Claim]] = {
             Beats(contest(SSO_NEWTON, SLS, ADAM), MINI_BATCHES),
             asks=MOSTLY,
         ),
+        *_further(SSO_NEWTON, "SSO-Newton", SGD, "SGD"),
     ],
     "figA-svrg": [
         Claim(
@@ -198,6 +272,10 @@ CLAIMS: dict[str, list[Claim]] = {
             Beats(contest(SSO, SVRG), Where(batch_sizes=(25,))),
         ),
         Claim("SSO outperforms SVRG consistently across batch sizes", Beats(contest(SSO, SVRG))),
+        Claim(
+            f"{BEYOND}SSO (m = 20), tuned, outperforms tuned SVRG",
+            Beats(contest(replace(SSO, panel=TUNED), replace(SVRG, panel=TUNED))),
+        ),
     ],
 }
 """Figure → its claims. The theory figures judge themselves."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -19,11 +20,12 @@ from targetopt.bench.commands import (
     console,
     terminated_like_interrupted,
 )
-from targetopt.bench.progress import display_for
+from targetopt.bench.progress import display_for, spoken
 from targetopt.paper import figures
-from targetopt.paper.claims import in_order
+from targetopt.paper.economy import economy
+from targetopt.paper.publish import publish
 from targetopt.paper.reproduce import Reproduction
-from targetopt.paper.reproduce import reproduce as reproduce_figure
+from targetopt.paper.reproduce import reproduce as reproduce_figures
 from targetopt.theory.figures import Scale as ScaleName
 
 __all__ = ["app"]
@@ -45,11 +47,22 @@ def reproduce(
     executor: Annotated[
         ExecutorName, typer.Option(help="This machine, or a Ray cluster (RAY_ADDRESS).")
     ] = ExecutorName.local,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Say how many runs there are and what they will take."),
+    ] = False,
+    published: Annotated[
+        Path | None,
+        typer.Option(
+            "--publish", help="Also write curves, figures and a README.md to this folder."
+        ),
+    ] = None,
 ) -> None:
     """Reproduce figures of the paper, with a verdict on each of their claims.
 
-    `targetopt list figures` shows the names. Every figure gets a directory with its runs, report.html,
-    figures and verdicts.json. What is finished is never run again: give the same command to go on.
+    `targetopt list figures` shows the names. Every figure gets a directory with report.html, figures and
+    verdicts.json; their runs lie together, and one that several figures show is done once. What is
+    finished is never run again: give the same command to go on.
 
     Examples:
 
@@ -57,33 +70,53 @@ def reproduce(
 
         targetopt reproduce figA-sgd-constant-squared figA-sgd-constant-logistic --jobs 2
 
-        targetopt reproduce all --scale paper --out results/paper
+        targetopt reproduce all --scale paper --dry-run
+
+        targetopt reproduce all --scale paper --out results/paper --publish results
     """
     with clear_errors(), terminated_like_interrupted():
         wanted = figures.names() if "all" in names else tuple(dict.fromkeys(names))
         for name in wanted:
             figures.check(name)
         directory = out or Path("results") / scale
+        if dry_run:
+            _forecast(wanted, directory, scale)
+            return
+        found = reproduce_figures(
+            wanted,
+            directory,
+            scale=scale,
+            jobs=jobs,
+            executor=executor.value,
+            display=display_for(console),
+            tell=announce,
+        )
         unwell = False
-        for name in in_order(wanted):
-            done = reproduce_figure(
-                name,
-                directory,
-                scale=scale,
-                jobs=jobs,
-                executor=executor.value,
-                display=display_for(console),
-                tell=announce,
-            )
+        for done in found:
             if done.summary is not None:
                 conclude(done.summary)
                 unwell |= bool(done.summary.statuses.get("failed"))
             _show(done)
+        if published is not None:
+            announce(f"Published: {publish(found, published, scale=scale).resolve()}")
         if unwell:
             raise typer.Exit(1)
 
 
+def _forecast(wanted: Sequence[str], directory: Path, scale: str) -> None:
+    announce("Counting the runs, and making a few steps of each kind …")
+    table = Table("figure", "runs", "of its own", "done", "core time", box=None)
+    for name, runs, new, done, seconds in economy(wanted, directory, scale):
+        table.add_row(name, str(runs), str(new), str(done), spoken(seconds))
+    console.print(table)
+    announce(
+        "A run that several figures show is counted, and timed, for the first of them. Core time is of what is "
+        "not done yet, on one core that has nothing else to do."
+    )
+
+
 def _show(done: Reproduction) -> None:
+    announce(f"{done.figure}: {figures.title(done.figure)}")
     if done.verdicts:
         table = Table("verdict", "claim", "share", "n", box=None)
         for verdict in done.verdicts:

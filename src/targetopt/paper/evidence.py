@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from targetopt.bench.store import Run, Store
+from targetopt.bench.config import MAIN
+from targetopt.bench.store import Run, Store, modelled_cost
 from targetopt.types import TargetoptError
 
 Array = NDArray[np.float64]
@@ -28,6 +29,8 @@ class Methods:
     Attributes:
         name: of the method, as in specifications.
         rule: SSO's target-space rule.
+        panel: the further panel it belongs to; the figure as the paper has it by default.
+        inner: SSO's inner solver.
         m: this number of inner steps alone; all if None.
         figure: where to look, if not in the claim's own figure.
     """
@@ -36,6 +39,8 @@ class Methods:
     rule: str | None = None
     m: int | None = None
     figure: str | None = None
+    panel: str = MAIN
+    inner: str | None = None
 
     def of(self, figure: str) -> Methods:
         """The same methods in another figure."""
@@ -43,8 +48,10 @@ class Methods:
 
     def match(self, run: Run) -> bool:
         method = run.manifest["method"]
-        wanted = {"name": self.name, "rule": self.rule, "m": self.m}
-        return all(method.get(key) == value for key, value in wanted.items() if value is not None)
+        wanted = {"name": self.name, "rule": self.rule, "m": self.m, "inner": self.inner}
+        return self.panel in run.manifest["panels"] and all(
+            method.get(key) == value for key, value in wanted.items() if value is not None
+        )
 
 
 SGD, SLS, ADAM, ADAGRAD, SVRG = map(Methods, ("sgd", "sls", "adam", "adagrad", "svrg"))
@@ -52,6 +59,9 @@ SSO = Methods("sso", "gradient-step")
 SSO_SLS = Methods("sso", "line-search")
 SSO_ADAGRAD = Methods("sso", "adagrad-norm")
 SSO_NEWTON = Methods("sso", "newton")
+
+TUNED, INNER = "Tuned step sizes", "Inner solvers"
+"""The further panels, as the specifications call them."""
 
 
 @dataclass(frozen=True)
@@ -117,10 +127,11 @@ class Evidence:
             if methods.match(run) and where.match(run):
                 manifest = run.manifest
                 config, batch = manifest["config"], manifest["batch_size"]
+                method = manifest["method"]
                 panel = json.dumps([config["problem"], batch, config["epochs"]], sort_keys=True)
-                key = (panel, json.dumps(config["method"], sort_keys=True))
-                label = f"{manifest['method']['label']} on {manifest['problem']['label']}, {batch}"
-                case = Case(config["method"], label, panel, batch, {})
+                key = (panel, json.dumps(method, sort_keys=True))
+                label = f"{method['label']} on {manifest['problem']['label']}, {batch}"
+                case = Case(method, label, panel, batch, {})
                 found.setdefault(key, case).seeds[manifest["seed"]] = run
         if not found:
             shown = " ".join(str(p) for p in (methods.name, methods.rule, methods.m) if p)
@@ -130,11 +141,12 @@ class Evidence:
     def pairs(
         self, x: Methods, y: Methods, where: Where = EVERYWHERE
     ) -> Iterator[tuple[Case, ...]]:
-        """Cases of x and y on the same panel with the same seeds; with the same m if both have one."""
+        """Cases of x and y on the same panel with the same seeds, and the same m unless y says which."""
         rivals = self.cases(y, where)
         for case in self.cases(x, where):
             for rival in rivals:
-                same_m = case.method.get("m") == rival.method.get("m") or "m" not in rival.method
+                free = y.m is not None or "m" not in rival.method
+                same_m = free or case.method.get("m") == rival.method.get("m")
                 if rival.panel == case.panel and same_m:
                     if rival.seeds.keys() != case.seeds.keys():
                         raise NotJudged(f"{case.label} and {rival.label} have different seeds")
@@ -143,17 +155,23 @@ class Evidence:
     def _runs(self, figure: str) -> list[Run]:
         if figure not in self._figures:
             store = Store(self.directory / figure)
-            planned = [entry["id"] for entry in store.plan()]
-            runs = store.load(planned)
+            planned = len(store.plan())
             if not planned:
                 raise NotJudged(f"it needs the results of {figure} in the same directory")
-            lost = len(planned) - sum(r.manifest["status"] in ("done", "diverged") for r in runs)
-            if lost:
-                raise NotJudged(
-                    f"{lost} of the {len(planned)} runs of {figure} have not ended well"
-                )
+            runs = store.shown()
+            trials = sum(bool(entry.get("trial")) for entry in store.plan())
+            ended = sum(r.manifest["status"] in ("done", "diverged") for r in runs)
+            if ended < planned - trials:
+                lost = planned - trials - ended
+                raise NotJudged(f"{lost} of the {planned} runs of {figure} have not ended well")
             self._figures[figure] = runs
         return self._figures[figure]
+
+
+def cost_of_loss(run: Run, goal: float, tau: float) -> float:
+    """The modelled cost at which a run first had a loss of ``goal`` or less; infinite if it never did."""
+    reached = np.flatnonzero(run.columns["loss"] <= goal)
+    return float(modelled_cost(run.columns, tau)[reached[0]]) if reached.size else np.inf
 
 
 def final_loss(run: Run) -> float:
@@ -162,7 +180,7 @@ def final_loss(run: Run) -> float:
 
 
 def share_of_rises(run: Run) -> float:
-    """How many of the epochs ended with a higher loss than the one before, as a share."""
+    """How many of the recorded epochs ended with a higher loss than the one before, as a share."""
     if run.manifest["status"] == "diverged":
         return 1.0
     epoch = run.columns["epoch"]

@@ -20,6 +20,7 @@ from targetopt.paper.evidence import (
     Methods,
     NotJudged,
     Where,
+    cost_of_loss,
     final_loss,
     share_of_rises,
 )
@@ -41,6 +42,7 @@ class Scores:
     cases: list[str]
     batch_sizes: list[int | str]
     ratios: Array | None = None
+    compared: str = "losses"
 
 
 Pair = tuple[Case, list[Case]]
@@ -115,8 +117,39 @@ class OnPar:
 
 
 @dataclass(frozen=True)
+class Cheaper:
+    """Every rival's final loss is reached at a lower modelled cost than the rival needed for it."""
+
+    contests: tuple[Contest, ...]
+    tau: float
+    where: Where = EVERYWHERE
+
+    def scores(self, evidence: Evidence) -> Scores:
+        pairs = _all_pairs(self.contests, evidence, self.where)
+        ratios = np.array([[self._ratio(case, o) for o in others] for case, others in pairs])
+        worst = ratios.max(axis=1)
+        scored = _scores([case for case, _ in pairs], [(r < 1) + 0.5 * (r == 1) for r in worst])
+        return replace(scored, ratios=worst.T, compared="costs")
+
+    def _ratio(self, case: Case, rival: Case) -> Array:
+        """Our cost over theirs, for each seed."""
+        found = []
+        for seed in sorted(case.seeds):
+            goal = final_loss(rival.seeds[seed])
+            costs = [cost_of_loss(each.seeds[seed], goal, self.tau) for each in (case, rival)]
+            found.append(_ratio(*costs))
+        return np.array(found)
+
+    def describe(self) -> str:
+        return (
+            f"the rival's final loss reached at a lower oracle calls × {self.tau:g} + inner steps than "
+            "the rival's own"
+        )
+
+
+@dataclass(frozen=True)
 class RisesLess:
-    """Fewer epochs end with a higher loss than the one before, than with the rivals."""
+    """Fewer recorded epochs end with a higher loss than the one before, than with the rivals."""
 
     contests: tuple[Contest, ...]
 
@@ -130,7 +163,7 @@ class RisesLess:
         return _scores([case for case, _ in pairs], columns)
 
     def describe(self) -> str:
-        return "fewer epochs that end higher than the one before (equally many: half)"
+        return "fewer recorded epochs that end higher than the one before (equally many: half)"
 
 
 @dataclass(frozen=True)
@@ -195,7 +228,8 @@ def judge(claim: str, predicate: Predicate, asks: float, evidence: Evidence) -> 
         f"{(per_case < 0.5).sum()}",
     }
     if scores.ratios is not None:
-        numbers["median ratio of losses"] = float(statistics.quantile(scores.ratios.ravel(), 0.5))
+        middle = float(statistics.quantile(scores.ratios.ravel(), 0.5))
+        numbers[f"median ratio of {scores.compared}"] = middle
         worst = int(np.median(scores.ratios, axis=0).argmax())
     if per_case[worst] < 1:
         numbers["worst case"] = scores.cases[worst]

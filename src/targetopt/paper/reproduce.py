@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from targetopt.bench import Store, expand, report, verdicts
-from targetopt.bench.files import write_in_order, write_whole
-from targetopt.bench.runner import Display, Summary
-from targetopt.bench.runner import run as run_experiment
-from targetopt.bench.spec import Experiment
+from targetopt.bench import Store, report, verdicts
+from targetopt.bench.campaign import Assignment
+from targetopt.bench.files import write_whole
+from targetopt.bench.runner import Display, Summary, run_all
 from targetopt.bench.verdicts import Verdict
-from targetopt.bench.work import settled
 from targetopt.paper import claims, figures, page
 from targetopt.theory.figures import FIGURES as THEORY
 from targetopt.theory.figures import Scale as ScaleName
@@ -25,8 +23,8 @@ class Reproduction:
 
     Attributes:
         figure: its name.
-        directory: its results: ``report.html``, ``verdicts.json``, ``figures``, ``tables``, ``runs``.
-        summary: how its runs ended; None for figures without runs, and where nothing had to be done.
+        directory: its report, its verdicts and its figures; its runs are beside it, for all figures.
+        summary: how its runs ended; None for figures without runs.
         verdicts: on its claims.
         left_open: claims that could not be judged, with the reason.
     """
@@ -39,7 +37,7 @@ class Reproduction:
 
 
 def reproduce(
-    figure: str,
+    wanted: Sequence[str],
     out: Path,
     *,
     scale: ScaleName = "quick",
@@ -47,68 +45,61 @@ def reproduce(
     executor: str = "local",
     display: Display | None = None,
     tell: Callable[[str], None] = lambda text: None,
-) -> Reproduction:
-    """Do what is missing of one figure in ``out/figure``, then judge it and write its report.
+) -> list[Reproduction]:
+    """Do what is missing of the figures in ``out``, then judge them and write their reports.
 
-    Runs that other figures in ``out`` have done already are taken from them.
+    A run that several figures have in common is done once: all runs lie in ``out/runs``. Cheap data
+    sets come first. After an interruption nothing is judged.
 
     Args:
-        figure: one of :func:`targetopt.paper.figures.names`.
+        wanted: some of :func:`targetopt.paper.figures.names`.
         out: the directory of all figures.
         scale: ``"smoke"``, ``"quick"`` or ``"paper"``.
         jobs, executor, display: as in :func:`targetopt.bench.run`.
         tell: told in sentences what is going on.
     """
-    figures.check(figure)
-    if figure in THEORY:
-        return _theory(figure, out, scale, tell)
-    directory = out / figure
-    loaded = figures.load(figure, scale)
-    tell(f"{loaded.experiment.name}: results go to {directory}")
-    for wanted, taken in loaded.stand_ins.items():
-        tell(
-            f"  {wanted} is not on this machine and cannot be downloaded: {taken} stands in for it, "
-            "and is named so wherever it is shown."
-        )
-    adopted = _adopt(loaded.experiment, out, directory)
-    if adopted:
-        tell(f"  {adopted} runs were done for other figures and are taken from there.")
-    summary = run_experiment(
-        loaded.experiment, directory, jobs=jobs, executor=executor, display=display
+    assignments = assign(wanted, out, scale, tell)
+    for assignment in assignments.values():
+        assignment.store.share(out)
+    summaries = run_all(
+        list(assignments.values()),
+        jobs=jobs,
+        executor=executor,
+        display=display,
+        order=lambda run: figures.rank(run.problem["name"]),
     )
-    if summary.interrupted:
-        return Reproduction(figure, directory, summary)
-    judged = claims.judge_figure(out, figure)
-    verdicts.write(directory, judged.verdicts)
-    report.write(directory)
-    return Reproduction(figure, directory, summary, judged.verdicts, judged.left_open)
-
-
-def _adopt(experiment: Experiment, out: Path, directory: Path) -> int:
-    """Copy runs of the experiment that figures beside this one have finished; say how many."""
-    here = Store(directory)
-    here.prepare()
-    beside = [Store(out / name) for name in figures.names() if out / name != directory]
-    adopted = 0
-    for config in expand(experiment):
-        if here.manifest(config.id) is not None or not here.claims.take(config.id):
+    found = []
+    for name, summary in zip(assignments, summaries, strict=True):
+        directory = out / name
+        if summary.interrupted:
+            found.append(Reproduction(name, directory, summary))
             continue
-        try:
-            for other in beside:
-                if settled(other.manifest(config.id), None):
-                    pair = [
-                        (here.metrics_path(config.id), other.metrics_path(config.id).read_bytes()),
-                        (
-                            here.manifest_path(config.id),
-                            other.manifest_path(config.id).read_bytes(),
-                        ),
-                    ]
-                    write_in_order(pair)
-                    adopted += 1
-                    break
-        finally:
-            here.claims.release(config.id)
-    return adopted
+        judged = claims.judge_figure(out, name)
+        verdicts.write(directory, judged.verdicts)
+        report.write(directory)
+        found.append(Reproduction(name, directory, summary, judged.verdicts, judged.left_open))
+    if not any(summary.interrupted for summary in summaries):
+        found += [_theory(name, out, scale, tell) for name in wanted if name in THEORY]
+    return found
+
+
+def assign(
+    wanted: Sequence[str], out: Path, scale: str, tell: Callable[[str], None] = lambda text: None
+) -> dict[str, Assignment]:
+    """The grids of those figures that have runs, compared ones first, with their directories."""
+    for name in wanted:
+        figures.check(name)
+    assignments = {}
+    for name in claims.in_order([name for name in wanted if name not in THEORY]):
+        loaded = figures.load(name, scale)
+        tell(f"{loaded.experiment.name}: results go to {out / name}")
+        for missing, taken in loaded.stand_ins.items():
+            tell(
+                f"  {missing} is not on this machine and cannot be downloaded: {taken} stands in "
+                "for it, and is named so wherever it is shown."
+            )
+        assignments[name] = Assignment(loaded.experiment, Store(out / name))
+    return assignments
 
 
 def _theory(figure: str, out: Path, scale: ScaleName, tell: Callable[[str], None]) -> Reproduction:

@@ -11,7 +11,7 @@
   };
   const state = {
     panel: data.open.panel, metric: data.open.metric, axis: data.open.axis, tau: data.open.tau,
-    band: "quartiles", xLog: true, yLog: data.log[data.open.metric], seeds: false, hidden: new Set(), at: null,
+    band: "quartiles", xLog: true, yLog: data.log[data.open.metric], seeds: false, hidden: new Set(data.open.hidden), at: null,
   };
 
   // ---- theme -------------------------------------------------------------------------------------------

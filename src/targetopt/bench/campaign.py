@@ -1,0 +1,185 @@
+"""Several experiments done as one: runs they share are done once, tuned runs when they are decided."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from targetopt.bench import tuning
+from targetopt.bench.config import Grid, RunConfig
+from targetopt.bench.grid import resolve
+from targetopt.bench.spec import Experiment
+from targetopt.bench.store import Store
+from targetopt.bench.tuning import Decision
+from targetopt.bench.work import Task, settled
+from targetopt.types import BadArgument
+
+
+@dataclass
+class Assignment:
+    """One experiment and its result directory.
+
+    Attributes:
+        only: ids (or their beginnings) of the runs to do; all if empty.
+        decisions: what the tuned methods of the grid chose so far, by their place in it.
+    """
+
+    experiment: Experiment
+    store: Store
+    only: tuple[str, ...] = ()
+    grid: Grid = field(init=False)
+    decisions: dict[int, Decision] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.grid = resolve(self.experiment)
+        possible = [config.id for config in self.grid.possible()]
+        for prefix in self.only:
+            if not any(run.startswith(prefix) for run in possible):
+                raise BadArgument(
+                    f"only={prefix!r} is no run of this experiment; see `targetopt status`."
+                )
+
+    def wanted(self) -> list[RunConfig]:
+        """The runs to be done as far as is known: each once."""
+        if self.only:
+            return [run for run in self.grid.possible() if run.id.startswith(self.only)]
+        chosen = [run for decision in self.decisions.values() for run in decision.shown]
+        return list({run.id: run for run in (*chosen, *self.grid.known())}.values())
+
+    def undecided(self) -> list[RunConfig]:
+        """For each tuned method that has not chosen: as many runs as it will ask for."""
+        open_ = (t for k, t in enumerate(self.grid.tuned) if k not in self.decisions)
+        return [] if self.only else [run for tuned in open_ for run in tuned.shown[0]]
+
+    def decide(self, place: int) -> None:
+        if place not in self.decisions:
+            metric = self.experiment.tuning.metric
+            decision = tuning.decide(self.grid.tuned[place], self.store, metric)
+            if decision is not None:
+                self.decisions[place] = decision
+
+    def write(self) -> None:
+        """Write ``spec.toml``, ``plan.json`` and ``tuning.json``."""
+        document = self.experiment.document
+        # Plugins are files beside the original; a copy elsewhere has to name them in full.
+        whole = document is not None and not self.experiment.plugins
+        text = document.text if document is not None and whole else self.experiment.to_toml()
+        self.store.write("spec.toml", text.encode())
+        self.write_plan()
+
+    def write_plan(self) -> None:
+        decisions = [self.decisions[place] for place in sorted(self.decisions)]
+        shown = [*self.grid.runs, *(run for decision in decisions for run in decision.shown)]
+        trials = [trial for tuned in self.grid.tuned for trial in tuned.trials]
+        if self.only:  # a tuned run done alone is shown, too
+            known = {run.id for run in (*shown, *trials)}
+            shown += [run for run in self.wanted() if run.id not in known]
+        plan = [_entry(run) for run in shown] + [{**_entry(run), "trial": True} for run in trials]
+        self.store.write("plan.json", json.dumps(plan, indent=1, ensure_ascii=False).encode())
+        tuning.write(self.store, decisions)
+
+
+def _entry(run: RunConfig) -> dict[str, object]:
+    """A run in the plan: its id, and how it is shown."""
+    entry: dict[str, object] = {
+        "id": run.id,
+        "problem": run.problem_label,
+        "method": run.method_label,
+        "batch_size": run.batch_size,
+        "seed": run.seed,
+        "panels": list(run.panels),
+    }
+    return {**entry, "tuned": list(run.tuned)} if run.tuned else entry
+
+
+class Campaign:
+    """The tasks of some assignments, handed out as they become known.
+
+    Args:
+        assignments: experiments that share a store, or a single one.
+        time_limit, checkpoint_seconds, trackers: of each task.
+        order: small numbers are done first.
+    """
+
+    def __init__(
+        self,
+        assignments: Sequence[Assignment],
+        *,
+        time_limit: float | None,
+        checkpoint_seconds: float | None,
+        trackers: Sequence[str],
+        order: Callable[[RunConfig], int],
+    ) -> None:
+        self.assignments = assignments
+        self.time_limit = time_limit
+        self.checkpoint_seconds = checkpoint_seconds
+        self.trackers = tuple(trackers)
+        self.order = order
+        self.finished_before = 0
+        self._seen: set[str] = set()
+        self._trials: dict[str, list[tuple[Assignment, int]]] = {}
+        for assignment in assignments:
+            for place, tuned in enumerate(assignment.grid.tuned):
+                for trial in tuned.trials:
+                    self._trials.setdefault(trial.id, []).append((assignment, place))
+
+    @property
+    def total(self) -> int:
+        """How many runs there are, or will be once all is decided (or fewer, if some coincide)."""
+        known = {run.id for each in self.assignments for run in each.wanted()}
+        return len(known | {run.id for each in self.assignments for run in each.undecided()})
+
+    def begin(self) -> list[Task]:
+        """Write down what is to be done; the tasks for what is not done yet."""
+        for assignment in self.assignments:
+            for place in range(len(assignment.grid.tuned)):
+                assignment.decide(place)
+            assignment.write()
+        return self._new_tasks()
+
+    def ended(self, run: str) -> list[Task]:
+        """The tasks that the end of a run makes known."""
+        concerned = self._trials.get(run, [])
+        for assignment, place in concerned:
+            assignment.decide(place)
+            if place in assignment.decisions:
+                assignment.write_plan()
+        return self._new_tasks() if concerned else []
+
+    def _new_tasks(self) -> list[Task]:
+        tasks = []
+        for assignment in self.assignments:
+            store = assignment.store
+            for config in assignment.wanted():
+                if config.id in self._seen:
+                    continue
+                self._seen.add(config.id)
+                manifest = store.manifest(config.id)
+                if settled(manifest, self.time_limit):
+                    self.finished_before += 1
+                    if manifest is not None and manifest["status"] != "timeout":
+                        store.drop_checkpoint(config.id)
+                    continue
+                tasks.append(
+                    Task(
+                        directory=str(store.home.resolve()),
+                        run=config.id,
+                        config=config,
+                        attempt=1 if manifest is None else manifest["attempt"] + 1,
+                        command=redo_command(store.directory, config.id),
+                        time_limit=self.time_limit,
+                        checkpoint_seconds=self.checkpoint_seconds,
+                        plugins=tuple(assignment.experiment.plugins),
+                        trackers=self.trackers,
+                    )
+                )
+        return sorted(tasks, key=lambda task: self.order(task.config))
+
+
+def redo_command(directory: Path, run: str) -> str:
+    """The command that does one run again, elsewhere."""
+    spec = shlex.quote(str(directory / "spec.toml"))
+    return f"targetopt run {spec} --only {run} --out {shlex.quote(str(directory) + '-redo')}"
