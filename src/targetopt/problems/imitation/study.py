@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import cached_property, lru_cache
 from typing import Literal
 
+import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
@@ -20,7 +21,7 @@ from targetopt.oracle import LossOracle
 from targetopt.problems.base import Problem, Reference, as_rows, positive_int
 from targetopt.problems.imitation.behaviour import Behaviour, Mixture, mixture, noisy
 from targetopt.problems.imitation.environment import Environment
-from targetopt.problems.imitation.expert import NetworkExpert, load_expert
+from targetopt.problems.imitation.expert import NetworkExpert, labelled, load_expert
 from targetopt.problems.imitation.gather import Gatherer, make_gatherer
 from targetopt.problems.imitation.measure import Measurement, mean_loss
 from targetopt.problems.imitation.network import Array
@@ -126,7 +127,9 @@ class ImitationProblem(Problem):
         self.evaluate_every = evaluate_every
         self.episodes = positive_int("episodes", episodes)
         self.held_out_size = positive_int("held_out", held_out)
-        self.loss = GaussianKL(torch.zeros(1, _space(environment).action_size), std**2)
+        space = _space(environment)
+        labelled(self.expert, np.zeros((1, space.observation_size)), space)  # does it fit?
+        self.loss = GaussianKL(torch.zeros(1, space.action_size), std**2)
         words = [environment.partition("-")[0], behaviour, policy]
         words += [] if expert == "sac" else [f"{expert} expert"]
         words += [] if gatherer == "auto" else [gatherer]
