@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -147,22 +148,38 @@ def _drawn(env: str, size: int) -> Any:
     options: dict[str, Any] = {}
     if "envs.mujoco" in str(spec.entry_point):  # square, and the camera runs along
         options = {"width": size, "height": size, "camera_name": "track"}
+        _try_opengl(env)
     try:
         return gymnasium.make(env, render_mode="rgb_array", **options)
     except gymnasium.error.Error as error:
         raise NoPicture(f"env={env!r} cannot be drawn: {error}") from error
 
 
+def _try_opengl(env: str) -> None:
+    """Fail here, where it can be explained: a viewer that fails is not even deleted in silence."""
+    backend = os.environ.get("MUJOCO_GL")
+    if backend is None:
+        return
+    try:
+        importlib.import_module(f"mujoco.{backend}").GLContext(16, 16).free()
+    except Exception as error:  # of drivers and libraries, in as many kinds as there are of them
+        raise _no_opengl(env, error) from error
+
+
+def _no_opengl(env: str, error: Exception) -> NoPicture:
+    backend = os.environ.get("MUJOCO_GL", "not set")
+    return NoPicture(
+        f"env={env!r} cannot be drawn on this machine (MUJOCO_GL is {backend}): {error}. Films need OpenGL: "
+        "on a machine without a display install EGL (libegl1) and set MUJOCO_GL=egl, or Mesa's software "
+        "rendering (libosmesa6) and set MUJOCO_GL=osmesa."
+    )
+
+
 def _picture(simulation: Any, env: str) -> Frame:
     try:
         picture = np.asarray(simulation.render())
-    except Exception as error:  # of drivers and libraries, in as many kinds as there are of them
-        backend = os.environ.get("MUJOCO_GL", "not set")
-        raise NoPicture(
-            f"env={env!r} cannot be drawn on this machine (MUJOCO_GL is {backend}): {error}. Films need OpenGL: "
-            "on a machine without a display install EGL (libegl1) and set MUJOCO_GL=egl, or Mesa's software "
-            "rendering (libosmesa6) and set MUJOCO_GL=osmesa."
-        ) from error
+    except Exception as error:  # see above
+        raise _no_opengl(env, error) from error
     if picture.ndim != 3 or picture.shape[2] != 3:
         raise NoPicture(
             f"env={env!r} draws arrays of shape {picture.shape}, not pictures (h, w, 3)"

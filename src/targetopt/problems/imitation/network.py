@@ -77,6 +77,11 @@ class Network:
         return int(self._matrices[-1].shape[1])
 
     def __call__(self, x: Array) -> Array:
+        if x.shape[-1] != self.inputs:
+            raise BadArgument(
+                f"this network takes {self.inputs} numbers a state; got states of shape {x.shape}. "
+                "Was it made for another environment?"
+            )
         h = x.astype(self.dtype, copy=False)
         last = len(self._matrices) - 1
         activate = ACTIVATIONS[self.activation]
