@@ -76,6 +76,36 @@ def test_at_unit_step_and_std_the_surrogate_is_the_batch_loss() -> None:
 
 
 @pytest.mark.parametrize("mean", ["linear", "mlp"])
+@pytest.mark.parametrize("actions", [1, 3])
+@pytest.mark.parametrize(
+    "inner",
+    [
+        to.GradientDescent(step_size=0.05, max_steps=5),
+        to.Armijo(max_steps=5),
+        to.LBFGS(max_steps=5),
+        to.GaussNewton(max_steps=2),
+        to.Torch(lambda p: torch.optim.Adam(p, lr=1e-2), max_steps=5),
+        to.Exact(),
+    ],
+    ids=lambda inner: type(inner).__name__,
+)
+def test_every_inner_solver_trains_every_learner(mean: Any, actions: int, inner: to.Inner) -> None:
+    if mean == "mlp" and isinstance(inner, to.Exact):
+        pytest.skip("Exact is for linear forwards")
+    s = states()
+    labels = 0.5 + np.tanh(s[:, :actions])
+    policy = im.GaussianPolicy(11, actions, mean=mean, hidden=(16,), std=0.5, dtype=torch.float64)
+    update = im.update.SsoUpdate(policy, None, None, inner)
+    batch = im.Batch(s, labels, np.empty(0), np.empty(0, dtype=np.int64))
+    losses = []
+    for _ in range(4):
+        losses.append(im.mean_loss(policy, s, labels))
+        update(batch)
+    assert losses[-1] < 0.8 * losses[0]
+    assert losses == sorted(losses, reverse=True)
+
+
+@pytest.mark.parametrize("mean", ["linear", "mlp"])
 def test_a_policy_comes_back_from_its_file_bit_for_bit(mean: Any, tmp_path: Path) -> None:
     policy = im.GaussianPolicy(
         4, 2, mean=mean, hidden=(5, 6), std=[0.5, 2.0], low=-np.inf, high=[1.0, 3.0], seed=9

@@ -227,6 +227,17 @@ def test_checkpoints_of_other_runs_are_refused(tmp_path: Path) -> None:
         run(checkpoint=file)
 
 
+def test_a_checkpoint_that_cannot_be_written_fails_before_the_work(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(
+        BadArgument, match=r"checkpoint='.*/file/run.pt' cannot be written: .*Choose a file"
+    ):
+        run(
+            checkpoint=tmp_path / "file" / "run.pt",
+            callback=lambda latest: pytest.fail("it worked"),
+        )
+
+
 def test_a_diverging_baseline_says_so() -> None:
     with pytest.raises(Diverged, match=r"round \d+: the update left the finite numbers"):
         run(optimizer=lambda p: torch.optim.SGD(p, lr=1e6), learner="mlp", steps=30, rounds=50)

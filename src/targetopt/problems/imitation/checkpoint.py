@@ -23,7 +23,13 @@ def save(path: Path, settings: dict[str, Any], state: dict[str, Any]) -> None:
     stored = {"targetopt": VERSION, "settings": json.dumps(settings), "state": packed(state)}
     buffer = io.BytesIO()
     torch.save(stored, buffer)
-    write_atomically(path, lambda file: file.write(buffer.getbuffer()))
+    try:
+        write_atomically(path, lambda file: file.write(buffer.getbuffer()))
+    except OSError as error:
+        raise BadArgument(
+            f"checkpoint={str(path)!r} cannot be written: {error.strerror or error}. Choose a file in a directory you "
+            "may write to, with room for a few MB; what was saved before is still there."
+        ) from error
 
 
 def load(path: Path, settings: dict[str, Any]) -> dict[str, Any] | None:

@@ -315,8 +315,11 @@ def train(
         ),
     )
     path = None if checkpoint is None else Path(checkpoint)
-    if path is not None and (state := checkpoints.load(path, training.settings)) is not None:
-        training.load_state_dict(state)
+    if path is not None:
+        state = checkpoints.load(path, training.settings)
+        if state is not None:
+            training.load_state_dict(state)
+        checkpoints.save(path, training.settings, training.state_dict())  # or fail before the work
     done = len(training.history)
     expert_return = training.measurement.expert.mean
     with display(rounds, done, expert_return, wanted=progress) as show:
