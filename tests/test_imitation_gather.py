@@ -207,6 +207,11 @@ def test_an_expert_that_raises_loses_no_state() -> None:
     np.testing.assert_array_equal(
         batch.states, points(copies=2, seed=1, burn_in=0).gather(10, wander, spring).states
     )
+    with pytest.raises(TimeoutError):
+        gatherer.gather(10, wander, absent)
+    rounds = [gatherer.gather(n, wander, spring).states for n in (4, 6)]  # shorter ones, then
+    assert gatherer.interactions == 20
+    assert [len(states) for states in rounds] == [4, 6]
 
 
 def test_answers_of_the_wrong_shape_are_refused() -> None:
@@ -222,6 +227,20 @@ def test_answers_of_the_wrong_shape_are_refused() -> None:
     assert gatherer.interactions == 4  # of the rounds that failed at the label, then nothing
     with pytest.raises(BadArgument, match="n=0"):
         gatherer.gather(0, wander, spring)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"seed": -1}, "seed=-1 must be a whole number, at least 0"),
+        ({"burn_in": -5}, "burn_in=-5"),
+        ({"copies": 0}, "copies=0"),
+        ({"fast": "maybe"}, "fast='maybe' must be True, False or 'auto'"),
+    ],
+)
+def test_gatherers_that_cannot_be(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadArgument, match=message):
+        points(**options)
 
 
 def test_an_instance_has_no_copies() -> None:

@@ -117,6 +117,18 @@ def test_returns_agree_in_distribution_over_100_episodes() -> None:
     assert fast.std > 0
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["Hopper-v5", "Walker2d-v5"])
+def test_the_expert_returns_the_same_on_both_paths(name: str) -> None:
+    """100 whole episodes of the shipped expert a side, with different seeds."""
+    expert = im.load_expert(name)
+    fast = im.evaluate(expert, name, episodes=100, seed=11, fast=True)
+    plain = im.evaluate(expert, name, episodes=100, seed=12, fast=False)
+    error = np.hypot(fast.standard_error, plain.standard_error)
+    assert abs(fast.mean - plain.mean) < 4 * error
+    assert fast.lengths.mean() == pytest.approx(plain.lengths.mean(), rel=0.02)
+
+
 def test_which_environments_take_the_fast_path() -> None:
     class Altered(gymnasium.envs.mujoco.hopper_v5.HopperEnv):  # type: ignore[misc, name-defined]
         def step(self, action):  # type: ignore[no-untyped-def]

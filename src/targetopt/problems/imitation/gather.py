@@ -65,6 +65,8 @@ class Gatherer:
         longest = (copies.environment.limit or 0) if burn_in is None else burn_in
         if longest < 0:
             raise BadArgument(f"burn_in={burn_in!r} must be at least 0 steps")
+        if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+            raise BadArgument(f"seed={seed!r} must be a whole number, at least 0")
         self.copies = copies
         self.seed = seed
         self.environment = copies.environment
@@ -97,10 +99,12 @@ class Gatherer:
             self._visited.append(self.copies.observations[ids])
             self.interactions += len(ids)
             self._step(ids, actions)
-        states = np.concatenate(self._visited)[:n]
+        visited = np.concatenate(self._visited)
+        states = visited[:n]
         labels = labelled(expert, states, self.environment)
         finished = np.array(self._finished, dtype=np.float64).reshape(-1, 2)
-        self._visited, self._finished = [], []
+        self._visited = [visited[n:]] if len(visited) > n else []  # of a longer round that failed
+        self._finished = []
         return Batch(states, labels, finished[:, 0], finished[:, 1].astype(np.int64))
 
     def stagger(self, behaviour: Behaviour) -> None:
