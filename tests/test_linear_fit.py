@@ -367,3 +367,12 @@ def test_rows_and_columns_of_zeros_and_one_row():
     one = fit(sp.csr_array([[1.0, 0.0]]), [1.0], inner=to.Exact(), steps=3, lr=1.0)
     assert one.theta[0] > 0
     assert one.theta[1] == 0
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+@pytest.mark.parametrize("form", ["dual", "primal"])
+def test_an_exact_solve_that_overflows_is_divergence_not_an_error(name, form):
+    X, y = 1e200 * np.eye(4), np.array([1.0, -1.0, 1.0, -1.0])
+    with backend.use(name):
+        run = Run(X, y, inner=to.Exact(), form=form)
+        assert not run.advance(3)

@@ -2,41 +2,63 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass
 
 from targetopt.bench.config import RunConfig
 from targetopt.bench.execute import record_steps
 from targetopt.bench.session import open_session
+from targetopt.types import Diverged
 
 SAMPLE = 0.1
 """Seconds of work, at least, from which the duration of a run is told (unless it takes less)."""
 
 
+@dataclass(frozen=True)
+class Pace:
+    """CPU seconds of a step and of a record, and how many steps make an epoch."""
+
+    step: float
+    record: float
+    steps_per_epoch: int
+
+    def seconds(self, epochs: int) -> float:
+        """Of a run of so many epochs."""
+        steps = epochs * self.steps_per_epoch
+        return steps * self.step + len(record_steps(steps, self.steps_per_epoch)) * self.record
+
+
 def kind(run: RunConfig) -> str:
-    """Runs of one kind take equally long: they differ in their seed alone."""
-    return replace(run, seed=0).id
+    """Runs of one kind take equally long an epoch: what they differ in is numbers, as step sizes."""
+    method = run.method.resolved()
+    matters = {key: method.get(key) for key in ("name", "rule", "inner", "m")}
+    return json.dumps([dict(run.problem), run.batch_size, run.engine, matters], sort_keys=True)
 
 
 def forecast(runs: Iterable[RunConfig]) -> dict[str, float]:
-    """CPU seconds of a run of each :func:`kind`: steps and records, extrapolated from the first ones."""
-    found: dict[str, float] = {}
+    """CPU seconds of each run, by id: of its steps and its records, extrapolated from the first ones."""
+    paces: dict[str, Pace] = {}
+    found = {}
     for run in runs:
-        if kind(run) not in found:
-            found[kind(run)] = _seconds(run)
+        if kind(run) not in paces:
+            paces[kind(run)] = measure(run)
+        found[run.id] = paces[kind(run)].seconds(run.epochs)
     return found
 
 
-def _seconds(run: RunConfig) -> float:
+def measure(run: RunConfig) -> Pace:
+    """The pace of a run, from its first steps."""
     session = open_session(run)
     session.metrics()  # reads what it needs, the reference optimum for one
     began, step, stride = time.process_time(), 0, 1
-    while step < session.total_steps and time.process_time() - began < SAMPLE:
-        step = session.advance(step, min(step + stride, session.total_steps))
-        stride *= 2
+    try:
+        while step < session.total_steps and time.process_time() - began < SAMPLE:
+            step = session.advance(step, min(step + stride, session.total_steps))
+            stride *= 2
+    except Diverged:  # early, but it has taken its time until then
+        step = max(step, 1)
     made = time.process_time()
     session.metrics()
-    measured = time.process_time() - made
-    records = len(record_steps(session.total_steps, session.steps_per_epoch))
-    return (made - began) / step * session.total_steps + records * measured
+    return Pace((made - began) / step, time.process_time() - made, session.steps_per_epoch)

@@ -106,8 +106,9 @@ def reproduce(
 def _forecast(wanted: Sequence[str], directory: Path, scale: str) -> None:
     announce("Counting the runs, and making a few steps of each kind …")
     table = Table("figure", "runs", "of its own", "done", "core time", box=None)
-    for name, runs, new, done, seconds in economy(wanted, directory, scale):
-        table.add_row(name, str(runs), str(new), str(done), spoken(seconds))
+    for name, cost in economy(wanted, directory, scale).items():
+        shown = (cost.runs, cost.own, cost.done)
+        table.add_row(name, *map(str, shown), spoken(cost.seconds))
     console.print(table)
     announce(
         "A run that several figures show is counted, and timed, for the first of them. Core time is of what is "

@@ -153,6 +153,8 @@ def _factorise(system: Array) -> tuple[Array, Array]:
                 lower[i, j] = total / lower[j, j]
             elif total > PIVOT * largest:
                 lower[i, i] = np.sqrt(total)
+            elif not np.isfinite(system).all():  # the run has diverged, and its θ shall say so
+                return np.full((n, n), np.nan), np.full(n, np.nan)
             else:
                 values, vectors = np.linalg.eigh(system)
                 cutoff = values[-1] * n * 2.2e-16

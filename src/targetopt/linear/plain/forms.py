@@ -274,6 +274,10 @@ class Inverse:
         self._factor = _cholesky(system)
         if self._factor is not None:
             return
+        if not np.isfinite(system).all():  # the run has diverged, and its θ shall say so
+            self._vectors = np.full_like(system, np.nan)
+            self._inverse = np.full(len(system), np.nan)
+            return
         values, self._vectors = eigh(system, check_finite=False)
         keep = values > values[-1] * values.size * 2.2e-16
         self._inverse = np.where(keep, 1.0 / np.where(keep, values, 1.0), 0.0)
