@@ -7,6 +7,7 @@ import itertools
 import re
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,8 +30,12 @@ RULES = (
 )
 BASELINES = ("sgd", "sls", "adam", "adagrad", "adagrad-norm", "svrg")
 STEPS = (1, 10, 20, 100, 1000)
-KNOWN = [{"name": name} for name in BASELINES] + [
-    {"name": "sso", "rule": rule, "m": m} for rule in RULES for m in STEPS
+INNER = ("adam", "lbfgs", "gauss-newton")
+KNOWN: list[dict[str, Any]] = [
+    *({"name": name} for name in BASELINES),
+    *({"name": "sso", "rule": rule, "m": m} for rule in RULES for m in STEPS),
+    *({"name": "sso", "rule": "gradient-step", "inner": i, "m": m} for i in INNER for m in STEPS),
+    *({"name": name, "m": m} for name in ("sgd-m", "adam-m") for m in STEPS),
 ]
 
 

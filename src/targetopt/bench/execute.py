@@ -48,6 +48,9 @@ class Session(Protocol):
         or found to be over its time. Only the time spent in here is the run's wall time.
         """
 
+    def recorded(self) -> list[int]:
+        """The steps after which metrics are recorded, from 0 to ``total_steps``."""
+
     def metrics(self) -> dict[str, float]:
         """The problem's metrics at the current parameters; ``loss`` is always among them."""
 
@@ -163,7 +166,7 @@ class Execution:
         self._continue(session)
         saved = time.monotonic()
         progress = self._progress
-        for target in record_steps(session.total_steps, session.steps_per_epoch):
+        for target in session.recorded():
             if progress.rows and target <= progress.rows[-1]["step"]:
                 continue
             while progress.step < target:

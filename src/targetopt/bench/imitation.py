@@ -62,6 +62,9 @@ class ImitationSession:
         batch = self.gatherer.gather(self.size, behaviour, self.problem.expert)
         return batch.states, batch.labels
 
+    def recorded(self) -> list[int]:
+        return list(range(self.total_steps + 1))  # rounds are few, and each is a measurement
+
     def metrics(self) -> dict[str, float]:
         found = self.states.metrics(self.model)
         if not math.isfinite(found["loss"]):

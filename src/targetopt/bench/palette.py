@@ -5,6 +5,7 @@ A look is a function of the method alone, never of which other methods are on th
 * the *family* (a baseline's name, or the rule of an SSO variant) gives the hue;
 * the number of inner steps m gives the lightness (more steps, more contrast with the page) and the marker;
 * baselines are dashed and SSO is solid; a step-size schedule breaks the solid line with dots;
+* an inner solver other than Armijo's moves the hue a little and leaves gaps in the line;
 * anything this table does not know is given a hue, a dash and a marker by a hash of its name.
 
 The main hues follow Okabe and Ito's palette, with lightness moved so that every line keeps a contrast
@@ -74,6 +75,17 @@ _RULES: dict[str, _Family] = {
     "mirrordescent": _Family(0.11, 215.0, 0.60),
     "ftrl": _Family(0.12, 100.0, 0.60),
 }
+_INNER: dict[str, tuple[float, Dash]] = {
+    "adam": (45.0, (11.0, 2.0)),
+    "lbfgs": (-50.0, (11.0, 2.0, 3.0, 2.0)),
+    "gaussnewton": (-90.0, (11.0, 2.0, 3.0, 2.0, 3.0, 2.0)),
+}
+"""By how much an inner solver moves the hue of a rule, and how it breaks its line."""
+_REPEATED: dict[str, tuple[str, Dash]] = {
+    "sgdm": ("sgd", (2.0, 2.0)),
+    "adamm": ("adam", (4.0, 1.5)),
+}
+"""Baselines that take m steps on each batch: whose hue they have, and their dots."""
 _ALIASES = {
     "sgd": "gradientstep",
     "gd": "gradientstep",
@@ -94,17 +106,11 @@ def style(method: Json) -> Style:
     rule = rule_of(method)
     if rule is not None:
         family = _RULES.get(rule) or _hashed(rule)
-        m = inner_steps(method)
-        depth = min(math.log10(m), 3.0) / 3.0 if m is not None else 0.5
-        ladder = (
-            MARKERS[round(2 * min(math.log10(m), 3.5)) % len(MARKERS)] if m is not None else "star"
-        )
-        return Style(
-            light=oklch(0.65 - 0.37 * depth, family.chroma, family.hue),
-            dark=oklch(0.56 + 0.36 * depth, 0.9 * family.chroma, family.hue),
-            dash=_schedule_dash(method),
-            marker=ladder,
-        )
+        shift, dash = _INNER.get(_plain(str(method.get("inner", ""))), (0.0, SOLID))
+        return _ladder(method, family.chroma, family.hue + shift, _schedule_dash(method) or dash)
+    if name in _REPEATED:
+        base, dash = _REPEATED[name]
+        return _ladder(method, _BASELINES[base].chroma, _BASELINES[base].hue, dash)
     family = _BASELINES.get(name) or _hashed(name)
     neutral = family.chroma == 0.0
     return Style(
@@ -116,6 +122,19 @@ def style(method: Json) -> Style:
         if name in _BASELINES
         else _digest_choice(name, (DASHED, (2.0, 2.0), (10.0, 3.0))),
         marker=family.marker,
+    )
+
+
+def _ladder(method: Json, chroma: float, hue: float, dash: Dash) -> Style:
+    """The look of a method with m inner steps: the more, the further from the page's colour."""
+    m = inner_steps(method)
+    depth = min(math.log10(m), 3.0) / 3.0 if m is not None else 0.5
+    step = round(2 * min(math.log10(m), 3.5)) % len(MARKERS) if m is not None else -1
+    return Style(
+        light=oklch(0.65 - 0.37 * depth, chroma, hue),
+        dark=oklch(0.56 + 0.36 * depth, 0.9 * chroma, hue),
+        dash=dash,
+        marker=MARKERS[step],
     )
 
 

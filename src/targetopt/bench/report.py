@@ -7,7 +7,7 @@ import contextlib
 import hashlib
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,18 @@ import numpy as np
 from targetopt.bench import lines, multiples, payload, plots, summary, tuning, verdicts
 from targetopt.bench.files import write_whole
 from targetopt.bench.lines import ReportError, Results
+from targetopt.bench.plots import Picture
 
 _ASSETS = Path(__file__).with_name("report_assets")
 
 
-def write(directory: str | Path, *, open_x: str = "oracle_calls", tau: float = 100.0) -> Path:
+def write(
+    directory: str | Path,
+    *,
+    open_x: str = "oracle_calls",
+    tau: float = 100.0,
+    further: Sequence[Picture] = (),
+) -> Path:
     """Write ``report.html``, ``figures/*.png|pdf`` and ``tables/*.csv`` into a result directory.
 
     The page holds everything it shows: it needs no network, no server and none of the other files.
@@ -33,6 +40,7 @@ def write(directory: str | Path, *, open_x: str = "oracle_calls", tau: float = 1
             ``inner_steps``, ``epoch``, ``wall_time`` or ``cost``, which is
             oracle_calls · τ + inner_steps.
         tau: τ, the cost of one oracle call in inner steps, from 1 to 10 000.
+        further: pictures that lie in ``figures`` already, to be listed before the others.
 
     Returns:
         The path of the page.
@@ -49,7 +57,7 @@ def write(directory: str | Path, *, open_x: str = "oracle_calls", tau: float = 1
         for metric in results.metrics
     }
     tables = summary.write_tables(results, finals, axis=open_x, tau=tau)
-    pictures = plots.draw_all(results, axis=open_x, tau=tau)
+    pictures = [*further, *plots.draw_all(results, axis=open_x, tau=tau)]
     script = "\n".join((_ASSETS / name).read_text("utf-8") for name in ("chart.js", "report.js"))
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_ASSETS),

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from targetopt import linear
-from targetopt.bench.execute import Session
+from targetopt.bench.execute import Session, record_steps
 from targetopt.bench.imitation import ImitationSession
 from targetopt.bench.methods import Method
 from targetopt.bench.problem_options import load_problem
@@ -95,6 +95,9 @@ class TorchSession:
         rows = order[batch * self.batch_size : (batch + 1) * self.batch_size]
         return torch.from_numpy(rows)
 
+    def recorded(self) -> list[int]:
+        return record_steps(self.total_steps, self.steps_per_epoch)
+
     def metrics(self) -> dict[str, float]:
         return self.problem.metrics(self.model)
 
@@ -150,6 +153,9 @@ class CompiledSession:
         if not self.run.advance(min(stop - start, self.steps_per_epoch)):
             raise Diverged(f"the targets left the finite numbers at step {self.run.steps + 1}")
         return self.run.steps
+
+    def recorded(self) -> list[int]:
+        return record_steps(self.total_steps, self.steps_per_epoch)
 
     def metrics(self) -> dict[str, float]:
         theta = self.run.theta

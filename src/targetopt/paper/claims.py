@@ -6,12 +6,13 @@ is judged is in :func:`targetopt.paper.predicates.judge`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from graphlib import TopologicalSorter
 from pathlib import Path
 
 from targetopt.bench.verdicts import Verdict
+from targetopt.paper import oil_claims
 from targetopt.paper.evidence import (
     ADAGRAD,
     ADAM,
@@ -29,6 +30,7 @@ from targetopt.paper.evidence import (
     NotJudged,
     Where,
 )
+from targetopt.paper.oil_claims import OilClaim
 from targetopt.paper.predicates import (
     ALWAYS,
     MOSTLY,
@@ -46,6 +48,7 @@ from targetopt.paper.predicates import (
     judge,
     judge_difference,
 )
+from targetopt.paper.runtimes import Falls, Ratio
 
 
 @dataclass(frozen=True)
@@ -281,6 +284,10 @@ CLAIMS: dict[str, list[Claim]] = {
 """Figure → its claims. The theory figures judge themselves."""
 
 
+EVERY: Mapping[str, Sequence[Claim | OilClaim | Ratio | Falls]] = {**CLAIMS, **oil_claims.CLAIMS}
+"""The claims of every figure that has runs, supervised or imitation."""
+
+
 def in_order(figures: Sequence[str]) -> list[str]:
     """The figures with those that others are compared with before them, otherwise as given.
 
@@ -288,7 +295,7 @@ def in_order(figures: Sequence[str]) -> list[str]:
     ['figA-sgd-constant-squared', 'figA-sgd-decreasing-squared']
     """
     needed = {
-        figure: {n for claim in CLAIMS.get(figure, ()) for n in claim.needs if n in figures}
+        figure: {n for claim in EVERY.get(figure, ()) for n in claim.needs if n in figures}
         for figure in figures
     }
     return list(TopologicalSorter(needed).static_order())
@@ -306,7 +313,7 @@ def judge_figure(directory: Path, figure: str) -> Judged:
     """Judge every claim of ``figure`` on the results in ``directory/figure``."""
     evidence = Evidence(directory, figure)
     judged = Judged([], [])
-    for claim in CLAIMS[figure]:
+    for claim in EVERY[figure]:
         try:
             judged.verdicts.append(claim.judge(evidence))
         except NotJudged as reason:

@@ -112,11 +112,13 @@ class Evidence:
 
     @cached_property
     def scale(self) -> str:
-        """What was run: epochs and seeds, for the statement of a test."""
+        """What was run: epochs (of imitation: rounds) and seeds, for the statement of a test."""
         runs = self._runs(self.figure)
         epochs = sorted({run.manifest["epochs"] for run in runs})
         seeds = len({run.manifest["seed"] for run in runs})
-        shown = " or ".join(map(str, epochs)) + (" epoch" if epochs == [1] else " epochs")
+        rounds = all(run.manifest["problem"]["name"] == "imitation" for run in runs)
+        word = f"{'round' if rounds else 'epoch'}{'' if epochs == [1] else 's'}"
+        shown = f"{' or '.join(map(str, epochs))} {word}"
         return f"{shown}, {seeds} seed{'s' if seeds > 1 else ''}"
 
     def cases(self, methods: Methods, where: Where = EVERYWHERE) -> list[Case]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import difflib
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import resources
 from typing import Any
@@ -22,13 +22,18 @@ from targetopt.types import BadArgument
 class Scale:
     """How much of a figure is run; ``m`` and the methods are the same at every scale.
 
-    ``tuning_epochs`` are those of the runs by which tuned methods choose their step.
+    Attributes:
+        tuning_epochs: those of the runs by which tuned methods choose their step.
+        tried: how many of the values of tuned options are tried; all if None.
+        options: of the problems, where they differ from the figure's.
     """
 
     epochs: int
     seeds: int
-    batch_size: tuple[int | str, ...]
+    batch_size: Sequence[int | str]
     tuning_epochs: int
+    tried: int | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 SCALES: Mapping[str, Scale] = {
@@ -36,7 +41,7 @@ SCALES: Mapping[str, Scale] = {
     "quick": Scale(epochs=20, seeds=3, batch_size=(25, 125, 625, "full"), tuning_epochs=20),
     "paper": Scale(epochs=500, seeds=3, batch_size=(25, 125, 625, "full"), tuning_epochs=100),
 }
-"""Seconds; minutes; and the paper's own (App. E)."""
+"""Seconds; minutes; and the paper's own (App. E). Figures whose file has ``scales`` have others."""
 
 CHEAP_FIRST = ("mushrooms", "ijcnn1", "rcv1")
 """Data sets in the order in which their runs are done, so that what is done early can be looked at early."""
@@ -69,7 +74,7 @@ def names() -> tuple[str, ...]:
     """Every figure that ``targetopt reproduce`` knows.
 
     >>> names()[0], names()[-1]
-    ('fig2-rcv1', 'theory-counterexample')
+    ('fig1-oil', 'theory-counterexample')
     """
     entries = resources.files("targetopt.paper").iterdir()
     supervised = sorted(e.name.removesuffix(".toml") for e in entries if e.name.endswith(".toml"))
@@ -98,7 +103,7 @@ def check(name: str) -> None:
 
 
 def load(name: str, scale: str) -> Figure:
-    """The grid of a supervised figure at a scale, with stand-ins for data that cannot be had."""
+    """The grid of a figure with runs at a scale, with stand-ins for data that cannot be had."""
     check(name)
     if scale not in SCALES:
         raise BadArgument(f"scale={scale!r} must be one of {', '.join(SCALES)}")
@@ -113,7 +118,11 @@ def load(name: str, scale: str) -> Figure:
         for_some = method.get("on", {})
         if "name" in for_some:
             for_some["name"] = [stand_ins.get(name, name) for name in for_some["name"]]
-    size = SCALES[scale]
+    size = Scale(**table["scales"][scale]) if "scales" in table else SCALES[scale]
+    for problem in table["problems"]:
+        problem |= size.options
+    for tune in (method["tune"] for method in table["methods"] if "tune" in method):
+        tune |= {key: values[: size.tried] for key, values in tune.items()}
     shown = [f"{scale} scale", *(f"{new} in place of {old}" for old, new in stand_ins.items())]
     experiment = Experiment(
         name=f"{name} · {table['name']} ({'; '.join(shown)})",
@@ -157,5 +166,11 @@ def available(name: str) -> str:
 
 
 def _table(name: str) -> dict[str, Any]:
+    """The file of a figure; one that is ``like`` another is that one with other ``options`` of its problems."""
     path = resources.files("targetopt.paper") / f"{name}.toml"
-    return tomllib.loads(path.read_text(encoding="utf-8"))
+    table = tomllib.loads(path.read_text(encoding="utf-8"))
+    if "like" not in table:
+        return table
+    model = _table(table["like"])
+    problems = [{**problem, **table["options"]} for problem in model["problems"]]
+    return {**model, "name": table["name"], "problems": problems}

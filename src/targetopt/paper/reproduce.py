@@ -12,7 +12,7 @@ from targetopt.bench.campaign import Assignment
 from targetopt.bench.files import write_whole
 from targetopt.bench.runner import Display, Summary, run_all
 from targetopt.bench.verdicts import Verdict
-from targetopt.paper import claims, figures, page
+from targetopt.paper import claims, figures, oil_claims, oil_pictures, page
 from targetopt.theory.figures import FIGURES as THEORY
 from targetopt.theory.figures import Scale as ScaleName
 
@@ -76,7 +76,8 @@ def reproduce(
             continue
         judged = claims.judge_figure(out, name)
         verdicts.write(directory, judged.verdicts)
-        report.write(directory)
+        further = oil_pictures.draw(directory, name) if name in oil_claims.CLAIMS else []
+        report.write(directory, further=further)
         found.append(Reproduction(name, directory, summary, judged.verdicts, judged.left_open))
     if not any(summary.interrupted for summary in summaries):
         found += [_theory(name, out, scale, tell) for name in wanted if name in THEORY]

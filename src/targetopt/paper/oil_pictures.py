@@ -1,0 +1,173 @@
+"""The imitation figures as the paper lays them out: against interactions, with the best that can be reached.
+
+The report has every metric of every run; these are the pictures to be put beside the paper's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from targetopt.bench import multiples
+from targetopt.bench.config import MAIN
+from targetopt.bench.lines import Line, Panel, Results, band, better, gather
+from targetopt.bench.multiples import Cell, Entry
+from targetopt.bench.plots import Picture, slug
+from targetopt.paper.oil_references import References
+from targetopt.paper.runtimes import step_time
+
+TITLES = {
+    "loss": "policy loss",
+    "held_out_loss": "loss, held-out states",
+    "return": "return",
+    "linear": "linear",
+    "mlp": "MLP",
+    "torch": "torch loop",
+    "auto": "batched simulators",
+}
+
+
+def draw(directory: Path, figure: str) -> list[Picture]:
+    """Write the pictures of an imitation figure to ``directory/figures``."""
+    results = gather(directory)
+    folder = directory / "figures"
+    folder.mkdir(exist_ok=True)
+    if figure == "fig3-runtime":
+        return [_runtimes(results, folder, title) for title in results.figures]
+    references = References(directory)
+    references.complete()
+    return [
+        _curves(results, folder, metrics, title, references)
+        for title in results.figures
+        for metrics in (("loss", "held_out_loss"), ("return",))
+    ]
+
+
+def _problem(panel: Panel) -> Mapping[str, Any]:
+    """The options of a panel's problem."""
+    options: Mapping[str, Any] = panel.lines[0].ended[0].manifest["problem"]
+    return options
+
+
+def _curves(
+    results: Results,
+    folder: Path,
+    metrics: Sequence[str],
+    title: str,
+    references: References,
+) -> Picture:
+    """Rows policies and metrics, columns environments and who drives."""
+    members = results.figures[title]
+    rows = list(dict.fromkeys((_problem(p)["policy"], m) for p in results.panels for m in metrics))
+    columns = list(dict.fromkeys(_column(panel) for panel in results.panels))
+    cells = [
+        Cell(
+            rows.index((_problem(panel)["policy"], metric)),
+            columns.index(_column(panel)),
+            panel,
+            [line for line in panel.lines if line.method in members],
+        )
+        for panel in results.panels
+        for metric in metrics
+    ]
+
+    def paint(ax: Any, cell: Cell) -> tuple[str, str]:
+        metric = rows[cell.row][1]
+        _paint(ax, cell, metric, results, references)
+        return "interactions (thousands)", TITLES[metric]
+
+    name = f"oil-{slug(metrics[0])}" + ("" if title == MAIN else f"-{slug(title)}")
+    note = "dotted: the best that the policy class reaches, or the expert's return"
+    multiples.save(
+        folder / name,
+        cells,
+        [TITLES[policy] for policy, _ in rows],
+        columns,
+        _entries(results, cells),
+        paint,
+        note,
+    )
+    shown = " and ".join(TITLES[metric] for metric in metrics)
+    heading = "" if title == MAIN else f"{title}: "
+    return Picture(name, f"{heading}{shown} against interactions")
+
+
+def _column(panel: Panel) -> str:
+    options = _problem(panel)
+    return f"{options['environment'].partition('-')[0]}, {options['behaviour']}"
+
+
+def _paint(ax: Any, cell: Cell, metric: str, results: Results, references: References) -> None:
+    log = better(metric) == "lower"
+    ax.set_yscale("log" if log else "linear")
+    starts, ends = [], []
+    for line in cell.lines:
+        curve = band(line, metric, "oracle_calls", 1.0)
+        if curve is None:
+            continue
+        style = results.methods[line.method].style
+        low, mid, high = (multiples.drawable(v, log) for v in (curve.low, curve.mid, curve.high))
+        states = int(line.runs[0].manifest["batch_size"])
+        x = curve.x * states / 1000
+        if curve.seeds > 1:
+            multiples.fill(ax, x, low, high, style)
+        multiples.plot(ax, x, mid, style, line.method)
+        starts.append(float(curve.mid[0]))
+        ends += curve.mid[np.isfinite(mid) & np.isfinite(curve.mid)].tolist()
+    best = references.of(cell.lines[0].runs[0], metric)
+    if best is not None:
+        ax.axhline(best, color="#777777", linestyle=":", linewidth=1.0)
+        ends.append(best)
+    if ends:
+        multiples.limit(ax, min(ends), max(ends), max(starts) if log else None, log)
+
+
+def _entries(results: Results, cells: Iterable[Cell]) -> list[Entry]:
+    shown = sorted({line.method for cell in cells for line in cell.lines})
+    return [Entry(results.methods[i].label, results.methods[i].style) for i in shown]
+
+
+def _runtimes(results: Results, folder: Path, title: str) -> Picture:
+    """Bars: CPU time of a step over that of an SGD step; rows gatherers, columns states per step."""
+    members = results.figures[title]
+    gatherers = list(dict.fromkeys(_problem(panel)["gatherer"] for panel in results.panels))
+    cells = [
+        Cell(
+            gatherers.index(_problem(panel)["gatherer"]),
+            panel.batch,
+            panel,
+            [line for line in panel.lines if line.method in members],
+        )
+        for panel in results.panels
+    ]
+
+    def paint(ax: Any, cell: Cell) -> tuple[str, str]:
+        times = {line.method: _times(line) for line in cell.lines}
+        [sgd] = [t for i, t in times.items() if results.methods[i].options["name"] == "sgd"]
+        highest = max(float((seconds / sgd).max()) for seconds in times.values())
+        ax.set_yscale("log")
+        for place, (method, seconds) in enumerate(times.items()):
+            ratio = seconds / sgd
+            value = float(np.median(ratio))
+            ax.bar(place, value, color=results.methods[method].style.light, width=0.8)
+            ax.vlines(place, ratio.min(), ratio.max(), color="#888888", linewidth=0.8)
+            ax.text(place, ratio.max() * 1.1, f"{value:.2g}", ha="center", fontsize=5)
+        ax.set_ylim(0.5, 2 * highest)
+        multiples.log_ticks(ax.yaxis, 0.5, 2 * highest)
+        ax.set_xticks([])
+        return "", "step time / SGD's"
+
+    columns = [f"{batch.removeprefix('batch ')} states per step" for batch in results.batches]
+    rows = [TITLES[gatherer] for gatherer in gatherers]
+    name = "oil-runtime" + ("" if title == MAIN else f"-{slug(title)}")
+    multiples.save(folder / name, cells, rows, columns, _entries(results, cells), paint)
+    heading = "" if title == MAIN else f"{title}: "
+    return Picture(name, f"{heading}CPU time of a step over that of an SGD step")
+
+
+def _times(line: Line) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """The step time of each seed."""
+    return np.array([step_time(run) for run in line.runs])

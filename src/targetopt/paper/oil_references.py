@@ -1,0 +1,69 @@
+"""The best that a policy class reaches, for the dotted lines of the imitation figures; computed once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from targetopt.bench.files import write_whole
+from targetopt.bench.problem_options import load_problem
+from targetopt.bench.store import Run, Store
+from targetopt.problems.imitation.study import ImitationProblem, best_reachable
+
+PASSES = 50
+"""How often, on average, a network sees each of the states that it is fitted to."""
+
+
+class References:
+    """``references.json`` beside the runs: a number for each problem and metric, and where it is from.
+
+    The reference of ``loss`` is the best loss of the policy class in as many states as a run sees, driven
+    by the expert or, online, by the expert's mean with the learner's noise: where a perfect learner
+    goes. That of ``held_out_loss`` is the former. That of ``return`` is the expert's.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._runs = Store(directory).shown()
+        self._path = Store(directory).home / "references.json"
+        found = self._path.read_text("utf-8") if self._path.exists() else "{}"
+        self._entries: dict[str, dict[str, Any]] = json.loads(found)
+
+    def of(self, run: Run, metric: str) -> float | None:
+        """The number that a run's metric is compared with, if there is one."""
+        entry = self._entries.get(_key(run, metric))
+        return None if entry is None else float(entry["value"])
+
+    def complete(self) -> None:
+        """Compute what is missing; what is there is kept as soon as it is known."""
+        for run in self._runs:
+            if _key(run, "loss") in self._entries:
+                continue
+            problem = load_problem(run.manifest["config"]["problem"])
+            assert isinstance(problem, ImitationProblem)
+            for metric, driver in (("loss", problem.mixture), ("held_out_loss", "cloning")):
+                if _key(run, metric) not in self._entries:
+                    best = best_reachable(problem, driver, _states(run), passes=PASSES)
+                    self._entries[_key(run, metric)] = {
+                        "value": best.value,
+                        "how": best.certificate,
+                    }
+            if problem.evaluate_every:
+                how = f"the expert's mean action, {problem.episodes} episodes"
+                value = problem.measurement.expert.mean
+                self._entries[_key(run, "return")] = {"value": value, "how": how}
+            write_whole(self._path, json.dumps(self._entries, indent=1).encode())
+
+
+def _states(run: Run) -> int:
+    return int(run.manifest["batch_size"]) * int(run.manifest["epochs"])
+
+
+def _key(run: Run, metric: str) -> str:
+    """What a number depends on. Held-out states are the expert's, and cloning runs go where they come from."""
+    problem = run.manifest["problem"]
+    parts = [problem["environment"], problem["expert"], metric]
+    if metric != "return":
+        driver = "cloning" if metric == "held_out_loss" else problem["behaviour"]
+        parts[2:] = [problem["policy"], driver, f"{_states(run)} states"]
+    return ", ".join(parts)
