@@ -254,6 +254,28 @@ def test_steps_are_counted_and_limited():
     assert (found.n_iter, found.converged) == (2, False)
 
 
+@pytest.mark.parametrize("sparse", [False, True])
+def test_every_step_gets_the_intercept_right(monkeypatch, sparse):
+    """Its direction is always searched; for squared loss the residuals then sum to zero."""
+    monkeypatch.setattr("targetopt.linear.newton.cheapest_metric", metrics.Diagonal)
+    F = make_objective("squared", 60, 9, np.random.default_rng(15), alpha=1e-3)
+    F.X[:, 0] = 3.0  # a feature that can replace the intercept
+    F = Objective(sp.csr_array(F.X) if sparse else F.X, F.loss, F.weights, F.ridge, 0.0, True)
+    for steps in (1, 2, 3, 7, 9):
+        found = minimise(F, np.zeros(10), tol=1e-14, max_iter=steps)
+        assert abs(value_and_gradient(F, found.theta)[1][-1]) < 1e-13
+
+
+@pytest.mark.parametrize("metric", [metrics.Primal, metrics.Diagonal])
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_tolerance_means_to_rounding(monkeypatch, kind, metric):
+    monkeypatch.setattr("targetopt.linear.newton.cheapest_metric", metric)
+    F = make_objective(kind, 60, 5, np.random.default_rng(16))
+    found = minimise(F, np.zeros_like(F.ridge), tol=0.0, max_iter=500)
+    assert found.n_iter < 500
+    assert np.abs(value_and_gradient(F, found.theta)[1]).max() < 1e-6
+
+
 def test_one_step_solves_least_squares():
     """The surrogate is then the loss itself; the steps after only confirm."""
     F = make_objective("squared", 60, 5, np.random.default_rng(12))

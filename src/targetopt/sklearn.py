@@ -136,15 +136,15 @@ class SSOClassifier(ClassifierMixin, _LinearSSO):  # type: ignore[misc]
         fit_intercept: Whether z has an intercept; it is not penalised.
         class_weight: ``None``, ``"balanced"`` or ``{class: weight}``; multiplies sample weights.
         tol: Stop when the objective is estimated to be within ``tol`` of its minimum, relatively.
-        max_iter: Most steps; each costs one product with X and one with Xᵀ. A fit that ends here
-            warns with ``ConvergenceWarning``.
+        max_iter: Most steps; each costs one product with X and one with Xᵀ, as does an epoch of
+            :mod:`targetopt.linear.tangents`. A fit that ends here warns with ``ConvergenceWarning``.
         warm_start: Whether ``fit`` begins at the last coefficients.
 
     Attributes:
         classes_: The labels, sorted.
         coef_: Shape ``(1, features)`` for two classes, else ``(classes, features)``.
         intercept_: Shape ``(1,)`` or ``(classes,)``; zero without ``fit_intercept``.
-        n_iter_: Steps made by the last fit, shape ``(1,)``.
+        n_iter_: Steps and epochs made by the last fit, shape ``(1,)``.
 
     Example:
         >>> from sklearn.datasets import load_iris

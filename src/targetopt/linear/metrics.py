@@ -9,6 +9,7 @@ machine; only their ratios matter, and only for speed.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -72,6 +73,7 @@ class Metric(ABC):
         """ω_i times the diagonal of W_i, shaped like the targets."""
         return self.objective.weighted(self.objective.loss.diagonal(curvature))
 
+    @cached_property
     def squares(self) -> Any:
         """(X∘X)ᵀ."""
         return _squared(self.objective.X).T
@@ -79,14 +81,10 @@ class Metric(ABC):
     def diagonal(self, curvature: Array) -> Array:
         """The diagonal of the Hessian of F's data part, shaped like θ."""
         weighted = self._weights(curvature)
-        diagonal: Array = self.squares() @ weighted
+        diagonal: Array = self.squares @ weighted
         if self.objective.intercept:
             return np.concatenate([diagonal, weighted.sum(axis=0)[None]])
         return diagonal
-
-    def last_diagonal(self, curvature: Array) -> Array:
-        """The same at the end of the fit, where an estimate that is already there will do."""
-        return self.diagonal(curvature)
 
 
 def cheapest_metric(objective: Objective) -> Metric:
@@ -120,27 +118,16 @@ class Diagonal(Metric):
 
     patience = 8
 
-    def __init__(self, objective: Objective) -> None:
-        super().__init__(objective)
-        self._squares = super().squares()
-
-    def squares(self) -> Any:
-        return self._squares
-
     @staticmethod
     def cost(objective: Objective) -> float:
         return PER_ENTRY * _entries(objective.X) * _outputs(objective)
 
     def renew(self, curvature: Array) -> None:
-        self._data = self.diagonal(curvature)
-        h = self._data + self.objective.ridge
+        h = self.diagonal(curvature) + self.objective.ridge
         self._inverse = _inverse(np.sqrt(h * (h.mean() + 0.01 * h)))
 
     def solve(self, gradient: Array) -> Array:
         return self._inverse * gradient
-
-    def last_diagonal(self, curvature: Array) -> Array:
-        return self._data  # a few steps old
 
 
 class Primal(Metric):

@@ -14,7 +14,7 @@ this is its minimiser, an exact inner solve. If M is an older Hessian, that of a
 a diagonal, it is one step of conjugate gradients; since the images Xs of the earlier steps s are
 kept, the step costs one Xu and one Xᵀg, and curvature newer than the one classical truncated Newton
 would still be using. A line search in target space follows; its trials cost O(n), for z moves along
-a cached direction.
+a cached direction. Where :mod:`targetopt.linear.tangents` suits the problem, a fit begins there.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from typing import Any
 
 import numpy as np
 
-from targetopt.linear.metrics import cheapest_metric
+from targetopt.linear.metrics import Diagonal, cheapest_metric
+from targetopt.linear.tangents import approach
 from targetopt.linear.target_losses import Array, Evaluation, TargetLoss
 
 MEMORY = 5  # earlier steps kept; more saves few iterations and costs O(MEMORY·(n + d)) each
@@ -74,7 +75,7 @@ class Objective:
 
 @dataclass(frozen=True)
 class Solution:
-    """What :func:`minimise` found; ``curvature`` is about the Hessian's diagonal, data part."""
+    """What :func:`minimise` found; ``curvature`` is the Hessian's diagonal, data part."""
 
     theta: Array
     value: float
@@ -105,12 +106,19 @@ def minimise(objective: Objective, theta: Array, *, tol: float, max_iter: int) -
         >>> minimise(F, np.zeros(1), tol=1e-12, max_iter=10).theta
         array([2.])
     """
+    tol = max(tol, ROUNDING)
     point = _point(objective, theta)
     metric = cheapest_metric(objective)
-    subspace = _Subspace(objective, point)
     floor = tol * point.value
-    previous, rate = np.inf, 0.5
     n_iter, converged = 0, False
+    if isinstance(metric, Diagonal):
+        start = approach(objective, theta, tol=tol, max_epochs=max_iter)
+        if start is not None:
+            n_iter = start.epochs
+            point = min(point, _point(objective, start.theta), key=lambda p: p.value)
+            converged = point.value - start.bound <= tol * max(point.value, floor)
+    subspace = _Subspace(objective, point)
+    previous, rate = np.inf, 0.5
     while not converged and n_iter < max_iter:
         n_iter += 1
         pull = objective.ridge * (point.theta - objective.center)
@@ -129,7 +137,7 @@ def minimise(objective: Objective, theta: Array, *, tol: float, max_iter: int) -
         larger = max(step.decrease, previous)
         previous, point = step.decrease, after
         converged = larger * rate / (1.0 - rate) <= goal
-    curvature = metric.last_diagonal(point.at.curvature)
+    curvature = metric.diagonal(point.at.curvature)
     return Solution(point.theta, point.value, curvature, n_iter, converged)
 
 
@@ -156,20 +164,27 @@ class _Step:
 class _Subspace:
     """The last steps with their images, and the exact minimiser of q_t over their span and u.
 
-    Slots are reused in turn: u takes the oldest step's place, and the step found takes u's.
+    Slots are reused in turn: u takes the oldest step's place, and the step found takes u's. A single
+    intercept's own direction stays in a slot before them: its image is known without a product, and
+    a metric that is diagonal knows nothing of how features and intercept can replace each other.
     """
 
     def __init__(self, objective: Objective, point: _Point) -> None:
         self.objective = objective
-        self.steps = np.zeros((MEMORY + 1, *point.theta.shape))
-        self.images = np.zeros((MEMORY + 1, *point.z.shape))
-        self.ridges = np.zeros((MEMORY + 1, MEMORY + 1))
-        self.slot, self.filled = 0, 0
+        self.kept = int(objective.intercept and point.theta.ndim == 1)
+        slots = self.kept + MEMORY + 1
+        self.steps = np.zeros((slots, *point.theta.shape))
+        self.images = np.zeros((slots, *point.z.shape))
+        self.ridges = np.zeros((slots, slots))
+        self.slot = self.filled = self.kept
+        if self.kept:
+            self.steps[0, -1] = self.images[0] = 1.0
+            self.ridges[0, 0] = objective.ridge[-1]
 
     def minimiser(self, point: _Point, gradient: Array, u: Array) -> _Step:
         slot = self.slot
         self.filled = max(self.filled, slot + 1)
-        self.slot = (slot + 1) % (MEMORY + 1)
+        self.slot = slot + 1 if slot < self.kept + MEMORY else self.kept
         # Only u's direction counts, and where losses are flat it is very long.
         np.divide(u, float(np.abs(u).max()) or 1.0, out=self.steps[slot])
         self.images[slot] = self.objective.forward(self.steps[slot])

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 RAREST = 1e-9  # the smallest share or mean a starting constant is made for
+TINY = float(np.finfo(np.float64).tiny)
 
 
 class Evaluation(NamedTuple):
@@ -74,6 +75,15 @@ class Logistic(_Labelled):
         >>> Logistic(np.array([1.0, -1.0])).evaluate(np.zeros(2)).gradient
         array([-0.5,  0.5])
     """
+
+    smoothness = 0.25
+
+    def conjugate(self, slopes: Array) -> Array:
+        """sup_z gz − ℓ(z) for slopes g the loss has: minus the entropy of |g|."""
+        p = np.abs(slopes)
+        return np.asarray(
+            p * np.log(np.maximum(p, TINY)) + (1.0 - p) * np.log(np.maximum(1.0 - p, TINY))
+        )
 
     def evaluate(self, z: Array) -> Evaluation:
         margin = self.y * z
