@@ -38,7 +38,7 @@ RECORDS = 64
 SHRUNK, COLOURS = 0.65, 64
 """Size and colours of a published png: small, and still to be read."""
 
-FIGURES = ("curves-loss", "curves-suboptimality", "cost-loss", "price-loss")
+FIGURES = ("curves-loss", "curves-suboptimality", "cost-loss", "price-loss", "oil-")
 """How the names of the figures begin that are published; the others are in the reports."""
 
 
@@ -81,13 +81,16 @@ def _small(picture: Path) -> bytes:
 def _curves(figure: str, runs: Sequence[Run]) -> bytes:
     """One row per recorded step of every run; words as dictionaries, measurements as float32."""
     words: dict[str, list[str]] = {name: [] for name in _WORDS}
-    numbers: dict[str, list[np.ndarray[Any, Any]]] = {name: [] for name in _NUMBERS}
+    measured = {name for run in runs for name in run.columns}
+    recorded = [name for name in _NUMBERS if name == "seed" or name in measured]
+    numbers: dict[str, list[np.ndarray[Any, Any]]] = {name: [] for name in recorded}
     for run in runs:
         manifest = run.manifest
         kept = thinned(run.columns["step"], RECORDS)
+        rounds = manifest["problem"]["name"] == "imitation"  # whose name does not say which
         described = {
             "figure": figure,
-            "problem": manifest["problem"]["name"],
+            "problem": manifest["problem"]["label" if rounds else "name"],
             "loss_function": manifest["problem"].get("loss", ""),
             "batch_size": str(manifest["batch_size"]),
             "method": manifest["method"]["name"],
@@ -99,7 +102,7 @@ def _curves(figure: str, runs: Sequence[Run]) -> bytes:
         for name, text in described.items():
             words[name] += [text] * len(kept)
         numbers["seed"].append(np.full(len(kept), manifest["seed"]))
-        for name in _NUMBERS[1:]:
+        for name in recorded[1:]:
             column = run.columns.get(name)
             missing = np.full(len(kept), np.nan)
             numbers[name].append(missing if column is None else column[kept])
@@ -109,14 +112,14 @@ def _curves(figure: str, runs: Sequence[Run]) -> bytes:
         columns[name] = pa.array(np.concatenate(parts).astype(kind.to_pandas_dtype()), kind)
     buffer = pa.BufferOutputStream()
     # Whole numbers and words repeat from run to run; measurements do not, so their bytes are split.
-    measured = [name for name in _NUMBERS if name not in _COUNTS]
+    floats = [name for name in recorded if name not in _COUNTS]
     pq.write_table(
         pa.table(columns),
         buffer,
         compression="zstd",
         compression_level=19,
-        use_dictionary=[name for name in columns if name not in measured],
-        use_byte_stream_split=measured,
+        use_dictionary=[name for name in columns if name not in floats],
+        use_byte_stream_split=floats,
     )
     return bytes(buffer.getvalue())
 
@@ -125,7 +128,10 @@ _WORDS = (
     "figure", "problem", "loss_function", "batch_size", "method", "label", "panels", "status", "run",
 )  # fmt: skip
 _COUNTS = ("seed", "step", "oracle_calls", "value_calls", "inner_steps")
-_NUMBERS = (*_COUNTS, "epoch", "loss", "grad_norm", "suboptimality")
+_NUMBERS = (
+    *_COUNTS, "epoch", "loss", "grad_norm", "suboptimality",
+    "best_in_class", "held_out_loss", "return", "gathering_time", "updating_time",
+)  # fmt: skip
 
 
 def _page(
