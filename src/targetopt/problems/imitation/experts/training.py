@@ -249,7 +249,7 @@ def _callback(training: Training, learner: Learner) -> Any:
             if done > before:
                 training.evaluate(learner)
                 self.due = True
-            elif self.num_timesteps % 1000 < learner.model.n_envs:
+            elif self.num_timesteps % 100 < learner.model.n_envs:
                 training.advance(self.num_timesteps)
             return True
 
