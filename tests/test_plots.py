@@ -211,7 +211,7 @@ def test_names_are_never_read_as_mathematics(store: Store) -> None:
     for k, label in enumerate((HOSTILE, "_hidden $x_1$", "数据 🎈")):
         add_rows(store, rows([3.0, 2.0, 1.0]), label=label, problem=problem, lr=k)
     results = lines.gather(store.directory)
-    curves, _ = plots.draw_all(results, axis="oracle_calls", tau=1.0)
+    curves, *_ = plots.draw_all(results, axis="oracle_calls", tau=1.0)
     drawn = text_of(store.directory / "figures" / f"{curves.name}.pdf")
     assert "_hidden $x_1$" in drawn
     assert "$frac{1}{" in drawn
@@ -225,7 +225,10 @@ def test_figure_has_a_panel_for_every_problem_and_batch_size(store: Store) -> No
                 add_rows(store, rows([3.0, 2.0, 1.0]), problem=problem, batch=batch)
     results = lines.gather(store.directory)
     pictures = plots.draw_all(results, axis="oracle_calls", tau=1.0)
-    assert [p.name for p in pictures] == ["curves-loss", "cost-loss"]
+    prices = [f"price-loss-{size}" for size in ("batch-25", "batch-125", "full-batch")]
+    assert [p.name for p in pictures] == ["curves-loss", "cost-loss", *prices]
+    drawn = text_of(store.directory / "figures" / "price-loss-batch-25.pdf")
+    assert drawn.count(" = 1000") == 1
     drawn = text_of(store.directory / "figures" / "curves-loss.pdf")
     for title, times in (("batch 25", 1), ("batch 125", 1), ("full batch", 1), ("oracle calls", 3)):
         assert (

@@ -62,7 +62,8 @@ def table(page: Path, name: str) -> list[dict[str, str]]:
 
 def test_page_figures_and_tables_are_all_there(written: Path) -> None:
     figures = {path.name for path in (written.parent / "figures").iterdir()}
-    stems = {"curves-loss", "curves-grad-norm", "curves-accuracy", "cost-loss"}
+    stems = {f"curves-{metric}" for metric in ("loss", "grad-norm", "accuracy")}
+    stems |= {"cost-loss", "price-loss-batch-25", "price-loss-full-batch"}
     assert figures == {f"{stem}.{kind}" for stem in stems for kind in ("png", "pdf")}
     tables = {path.name for path in (written.parent / "tables").iterdir()}
     assert tables == {"runs.csv", "summary.csv", "curves.csv", "cost.csv"}

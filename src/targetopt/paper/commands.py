@@ -21,20 +21,34 @@ from targetopt.bench.commands import (
     terminated_like_interrupted,
 )
 from targetopt.bench.progress import display_for, spoken
-from targetopt.paper import figures
+from targetopt.paper import figures, oil_claims
+from targetopt.paper.claims import CLAIMS
 from targetopt.paper.economy import economy
 from targetopt.paper.publish import publish
 from targetopt.paper.reproduce import Reproduction
 from targetopt.paper.reproduce import reproduce as reproduce_figures
+from targetopt.theory.figures import FIGURES as THEORY
 from targetopt.theory.figures import Scale as ScaleName
 
 __all__ = ["app"]
 
 
+GROUPS = {
+    "all": figures.names(),
+    "supervised": tuple(CLAIMS),
+    "imitation": tuple(oil_claims.CLAIMS),
+    "theory": tuple(THEORY),
+}
+"""Words that stand for several figures."""
+
+
 @app.command()
 def reproduce(
     names: Annotated[
-        list[str], typer.Argument(metavar="FIGURE...", help="Names of figures, or 'all'.")
+        list[str],
+        typer.Argument(
+            metavar="FIGURE...", help="Names of figures; all, supervised, imitation, theory."
+        ),
     ],
     scale: Annotated[
         ScaleName, typer.Option(help="smoke: seconds; quick: minutes; paper: the paper's own.")
@@ -70,12 +84,12 @@ def reproduce(
 
         targetopt reproduce figA-sgd-constant-squared figA-sgd-constant-logistic --jobs 2
 
-        targetopt reproduce all --scale paper --dry-run
+        targetopt reproduce supervised --scale paper --dry-run
 
-        targetopt reproduce all --scale paper --out results/paper --publish results
+        targetopt reproduce supervised --scale paper --out results/paper --publish results
     """
     with clear_errors(), terminated_like_interrupted():
-        wanted = figures.names() if "all" in names else tuple(dict.fromkeys(names))
+        wanted = tuple(dict.fromkeys(name for word in names for name in GROUPS.get(word, [word])))
         for name in wanted:
             figures.check(name)
         directory = out or Path("results") / scale

@@ -37,7 +37,7 @@ class Scale:
 
 
 SCALES: Mapping[str, Scale] = {
-    "smoke": Scale(epochs=2, seeds=1, batch_size=(625,), tuning_epochs=1),
+    "smoke": Scale(epochs=2, seeds=1, batch_size=(625,), tuning_epochs=1, tried=2),
     "quick": Scale(epochs=20, seeds=3, batch_size=(25, 125, 625, "full"), tuning_epochs=20),
     "paper": Scale(epochs=500, seeds=3, batch_size=(25, 125, 625, "full"), tuning_epochs=100),
 }

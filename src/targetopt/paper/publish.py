@@ -8,14 +8,16 @@
     DIR/FIGURE/spec.toml         what was run; with --only ID it redraws a single curve
     DIR/FIGURE/verdicts.json     the verdicts
     DIR/FIGURE/tuning.json       what tuned methods chose
+    DIR/FIGURE/facts.json        scale, data, times, versions
 """
 
 from __future__ import annotations
 
 import io
+import json
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,54 +29,82 @@ from PIL import Image
 from targetopt.bench import tuning
 from targetopt.bench.files import explained, write_whole
 from targetopt.bench.payload import thinned
-from targetopt.bench.report import duration, number
 from targetopt.bench.store import Run, Store
-from targetopt.bench.verdicts import JUDGEMENTS
-from targetopt.paper import figures
+from targetopt.paper import results_page
 from targetopt.paper.reproduce import Reproduction
 
 RECORDS = 64
 """Rows kept of each run, as evenly in log step as its records are."""
-SHRUNK, COLOURS = 0.65, 64
-"""Size and colours of a published png: small, and still to be read."""
+COLOURS = 32
+"""Colours of a published png: lines and letters need no more, and it takes a quarter of the space."""
 
-FIGURES = ("curves-loss", "curves-suboptimality", "cost-loss", "price-loss", "oil-")
+FIGURES = ("curves-loss", "curves-suboptimality", "cost-loss", "price-loss-batch-625", "oil-")
 """How the names of the figures begin that are published; the others are in the reports."""
 
 
 def publish(found: Sequence[Reproduction], to: Path, *, scale: str) -> Path:
-    """Write what came of figures to the folder ``to``; returns the page.
+    """Write what came of figures to the folder ``to``; returns the page, which is of all figures there.
 
-    Files of the same names are replaced, others are left alone.
+    What the folder has of these figures is replaced; other figures in it are left as they are.
     """
-    with explained(to):
-        to.mkdir(parents=True, exist_ok=True)
-    runs = {}
     for done in found:
         folder = to / done.figure
         with explained(folder):
-            folder.mkdir(exist_ok=True)
+            folder.mkdir(parents=True, exist_ok=True)
+        for old in folder.glob("*.png"):
+            old.unlink()
         for picture in sorted((done.directory / "figures").glob("*.png")):
             if done.summary is None or picture.stem.startswith(FIGURES):
                 write_whole(folder / picture.name, _small(picture))
         for name in ("spec.toml", "verdicts.json", "tuning.json"):
             if (done.directory / name).exists():
                 shutil.copyfile(done.directory / name, folder / name)
-        if done.summary is not None:
-            shown = Store(done.directory).shown()
-            write_whole(folder / "curves.parquet", _curves(done.figure, shown))
-            runs[done.figure] = shown
+        runs = [] if done.summary is None else Store(done.directory).shown()
+        if runs:
+            write_whole(folder / "curves.parquet", _curves(done.figure, runs))
+        facts = json.dumps(_facts(done, runs, scale), indent=1, ensure_ascii=False)
+        write_whole(folder / "facts.json", facts.encode())
     page = to / "README.md"
-    write_whole(page, "\n".join(_page(found, runs, to, scale)).encode())
+    write_whole(page, results_page.written(to).encode())
     return page
+
+
+def _facts(done: Reproduction, runs: Sequence[Run], scale: str) -> dict[str, Any]:
+    """What the page says of a figure beside its verdicts."""
+    store = Store(done.directory)
+    choices = tuning.read(done.directory)
+    trials = {tried["id"] for choice in choices for tried in choice["tried"]}
+    manifests = {run.manifest["id"]: run.manifest for run in runs}
+
+    def seconds(manifest: Mapping[str, Any] | None) -> float:
+        return float((manifest or {}).get("cpu_time") or 0.0)
+
+    def distinct(key: str) -> list[str]:
+        values = Counter(_spelt(manifest.get(key)) for manifest in manifests.values())
+        return [value for value, _ in values.most_common()]
+
+    return {
+        "scale": scale,
+        "data": list(dict.fromkeys(run.manifest["problem"]["label"] for run in runs)),
+        "shown": len(runs),
+        "status": {run: manifest["status"] for run, manifest in manifests.items()},
+        "cpu_time": {run: seconds(manifest) for run, manifest in manifests.items()},
+        "trial_cpu_time": {run: seconds(store.manifest(run)) for run in sorted(trials)},
+        "left_open": done.left_open,
+        **{key: distinct(key) for key in ("commit", "machine", "versions")},
+    }
+
+
+def _spelt(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {item}" for key, item in value.items())
+    return str(value)
 
 
 def _small(picture: Path) -> bytes:
     buffer = io.BytesIO()
     with Image.open(picture) as image:
-        size = [round(SHRUNK * side) for side in image.size]
-        small = image.convert("RGB").resize((size[0], size[1]), Image.Resampling.LANCZOS)
-        small.quantize(COLOURS).save(buffer, "png", optimize=True)
+        image.convert("RGB").quantize(COLOURS).save(buffer, "png", optimize=True)
     return buffer.getvalue()
 
 
@@ -132,118 +162,3 @@ _NUMBERS = (
     *_COUNTS, "epoch", "loss", "grad_norm", "suboptimality",
     "best_in_class", "held_out_loss", "return", "gathering_time", "updating_time",
 )  # fmt: skip
-
-
-def _page(
-    found: Sequence[Reproduction], runs: Mapping[str, list[Run]], to: Path, scale: str
-) -> Iterator[str]:
-    every = {run.manifest["id"]: run.manifest for shown in runs.values() for run in shown}
-    judged: Counter[str] = Counter(verdict.verdict for done in found for verdict in done.verdicts)
-    yield "# Results"
-    yield ""
-    yield (
-        f"What `targetopt reproduce` gave at {scale} scale; this page is written by it. "
-        "[How claims are judged, and what was chosen where the paper leaves a choice]"
-        "(../docs/reproduction.md)."
-    )
-    yield ""
-    yield ", ".join(f"**{judged[verdict]} {_said(verdict)}**" for verdict in JUDGEMENTS) + "."
-    yield ""
-    yield from _facts(list(every.values()), found)
-    yield ""
-    yield "## Claims and verdicts"
-    for done in found:
-        yield from _figure(done, runs.get(done.figure), to, scale)
-    yield ""
-    yield "## From a curve to its run"
-    yield ""
-    yield (
-        "`FIGURE/curves.parquet` has a row per recorded step, with the id of its run. Redo that run alone with"
-    )
-    yield ""
-    yield "    targetopt run results/FIGURE/spec.toml --only ID --out redo"
-    yield ""
-    yield (
-        f"At most {RECORDS} records a run are kept here, measurements as float32. The numbers of a run are "
-        "the same, bit for bit, each time it is done with the same versions on the same machine."
-    )
-    yield ""
-
-
-def _said(verdict: str) -> str:
-    return {"holds": "hold", "does not hold": "do not hold", "mixed": "are mixed"}[verdict]
-
-
-def _facts(manifests: list[dict[str, Any]], found: Sequence[Reproduction]) -> Iterator[str]:
-    if not manifests:
-        return
-    busy = sum(float(m.get("cpu_time") or 0.0) for m in manifests)
-    statuses = Counter(m["status"] for m in manifests)
-    shown = ", ".join(f"{count} {status}" for status, count in statuses.most_common())
-    trials = {
-        tried["id"]
-        for done in found
-        for choice in tuning.read(done.directory)
-        for tried in choice["tried"]
-    }
-    yield "| | |"
-    yield "|---|---|"
-    yield f"| distinct runs shown | {len(manifests)} ({shown}) |"
-    yield f"| runs that step sizes were chosen by | {len(trials)} |"
-    yield f"| processor time of the runs shown | {duration(busy)} |"
-    stores = {done.directory: Store(done.directory) for done in found if done.summary is not None}
-    store = next(iter(stores.values()))
-    by_trials = sum(float((store.manifest(run) or {}).get("cpu_time") or 0.0) for run in trials)
-    yield f"| processor time of the others | {duration(by_trials)} |"
-    for name, of in (("commit", "commit"), ("machine", "machine"), ("versions", "versions")):
-        values = Counter(_spelt(m.get(of)) for m in manifests)
-        yield f"| {name} | {'; '.join(value for value, _ in values.most_common())} |"
-
-
-def _spelt(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return ", ".join(f"{key} {item}" for key, item in value.items())
-    return str(value)
-
-
-def _figure(done: Reproduction, runs: list[Run] | None, to: Path, scale: str) -> Iterator[str]:
-    yield ""
-    yield f"### {done.figure}"
-    yield ""
-    yield figures.title(done.figure) + "."
-    if runs is not None:
-        sets = dict.fromkeys(run.manifest["problem"]["label"] for run in runs)
-        busy = sum(float(run.manifest.get("cpu_time") or 0.0) for run in runs)
-        yield f"Data: {'; '.join(sets)}. {len(runs)} runs, {duration(busy)} of processor time."
-    yield f"Redraw: `targetopt reproduce {done.figure} --scale {scale}`."
-    yield ""
-    for picture in sorted((to / done.figure).glob("*.png")):
-        yield f"[{picture.stem}]({done.figure}/{picture.name})"
-    yield ""
-    yield "| verdict | claim | numbers | n | test |"
-    yield "|---|---|---|---|---|"
-    for verdict in done.verdicts:
-        numbers = "; ".join(
-            f"{name}: {number(value) if isinstance(value, float | int) else value}"
-            for name, value in verdict.numbers.items()
-        )
-        yield (
-            f"| **{verdict.verdict}** | {_cell(verdict.claim)} | {_cell(numbers)} | {verdict.n} "
-            f"| {_cell(verdict.test)} |"
-        )
-    for claim, reason in done.left_open:
-        yield f"| not judged | {_cell(claim)} | | | {_cell(reason)} |"
-    choices = tuning.read(done.directory)
-    if choices:
-        edges = sum(bool(choice["at_edge"]) for choice in choices)
-        yield ""
-        yield (
-            f"Step sizes were chosen {len(choices)} times, by the final {choices[0]['metric']} after "
-            f"{choices[0]['epochs']} epochs with seed {choices[0]['seed']}; {edges} choices lie at the end of "
-            f"their list. [All of them]({done.figure}/tuning.json)."
-        )
-
-
-def _cell(text: str) -> str:
-    """Text inside a table of Markdown."""
-    return text.replace("|", "\\|").replace("\n", " ")
