@@ -1,5 +1,7 @@
 """The fast path against Gymnasium: the same trajectories, and the same distribution of returns."""
 
+import sys
+
 import gymnasium
 import numpy as np
 import pytest
@@ -127,6 +129,14 @@ def test_the_expert_returns_the_same_on_both_paths(name: str) -> None:
     error = np.hypot(fast.standard_error, plain.standard_error)
     assert abs(fast.mean - plain.mean) < 4 * error
     assert fast.lengths.mean() == pytest.approx(plain.lengths.mean(), rel=0.02)
+
+
+def test_an_older_mujoco_takes_the_plain_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mujoco.batch", None)
+    environment = im.Environment("Hopper-v5")
+    assert type(make_copies(environment, 2, "auto")) is LoopCopies
+    with pytest.raises(BadArgument, match=r"the installed mujoco has no mujoco.batch"):
+        make_copies(environment, 2, fast=True)
 
 
 def test_which_environments_take_the_fast_path() -> None:

@@ -203,6 +203,27 @@ def test_an_environment_that_raises_in_mid_round_loses_no_work(saved: bool, tmp_
     assert result.history[-1].interactions == 6 * 60  # no state was gathered twice
 
 
+def test_an_environment_that_raises_in_an_evaluation_loses_no_round(tmp_path: Path) -> None:
+    """The round is done and saved; what goes on is the run without the failure, but for that return."""
+    made = 0
+
+    def make() -> PointMass:  # an evaluation's copy, failing at its 50th step: after the expert's
+        nonlocal made
+        made += 1
+        return PointMass(fail_at=50 if made == 5 else None)
+
+    file = tmp_path / "run.pt"
+    with pytest.raises(
+        im.EnvironmentFailed, match=r"failed in an evaluation: step.*licence"
+    ) as caught:
+        run(make, checkpoint=file)
+    assert [r.round for r in caught.value.result.history] == [1, 2]
+    result, whole = run(make, checkpoint=file), run()
+    assert [r.loss for r in result.history] == [r.loss for r in whole.history]
+    assert np.isnan(result.history[1].mean_return)
+    assert result.history[-1].mean_return == whole.history[-1].mean_return
+
+
 def test_checkpoints_of_other_runs_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "run.pt"
     run(rounds=1, checkpoint=file)
@@ -211,6 +232,8 @@ def test_checkpoints_of_other_runs_are_refused(tmp_path: Path) -> None:
         ({"seed": 3}, "seed: 0 there, 3 here"),
         ({"lr": 0.1}, "update: .*'lr': None.* there, .*'lr': 0.1.* here"),
         ({"behaviour": "cloning"}, "behaviour"),
+        ({"behaviour": im.Mixture(im.Geometric(0.3))}, r"behaviour.*Geometric\(decay=0.3\)"),
+        ({"schedule": to.schedules.inverse_sqrt()}, "InverseSqrt"),
         ({"expert": lambda s: 0.5 * spring(s)}, "expert and held-out states"),
         ({"learner": "mlp", "inner": to.LBFGS()}, "learner"),
     ]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +17,7 @@ from targetopt.problems.base import positive_int
 from targetopt.problems.imitation import checkpoint as checkpoints
 from targetopt.problems.imitation.behaviour import Mixture, mixture
 from targetopt.problems.imitation.environment import Environment, EnvironmentFailed, EnvLike
+from targetopt.problems.imitation.evaluate import Evaluation
 from targetopt.problems.imitation.expert import FAMILIES, Expert, load_expert
 from targetopt.problems.imitation.gather import Gatherer, make_gatherer
 from targetopt.problems.imitation.measure import Measurement, mean_loss
@@ -31,6 +32,7 @@ from targetopt.problems.imitation.update import (
     written,
 )
 from targetopt.rules import Rule
+from targetopt.schedules import Schedule
 from targetopt.types import BadArgument, Diverged, all_finite
 
 EVALUATION_SEED = 2**40
@@ -153,15 +155,14 @@ class Training:
                 f"round {t}: the update left the finite numbers; the loss on its states was {loss:.3g}. "
                 "Lower lr=, or use SSO with inner=to.Armijo() or to.LBFGS()."
             )
-        mean_return, std_return = self._returns() if evaluate else (math.nan, math.nan)
         latest = Round(
             round=t,
             interactions=self.gatherer.interactions,
             beta=self.behaviour.share(t),
             loss=loss,
             held_out_loss=self.measurement.loss(self.policy),
-            mean_return=mean_return,
-            std_return=std_return,
+            mean_return=math.nan,
+            std_return=math.nan,
             oracle_calls=counts.oracle_calls,
             value_calls=counts.value_calls,
             inner_steps=counts.inner_steps,
@@ -170,17 +171,22 @@ class Training:
             gather_seconds=gathered - begin,
             update_seconds=updated - before,
         )
-        self.history.append(latest)
+        self.history.append(latest)  # the round is done, even if the environment fails from here on
+        if evaluate:
+            returns = self._evaluated()
+            latest = replace(latest, mean_return=returns.mean, std_return=returns.std)
+            self.history[-1] = latest
         return latest
 
-    def _returns(self) -> tuple[float, float]:
+    def _evaluated(self) -> Evaluation:
         if not self.gatherer.copies.shared:
-            evaluation = self.measurement.evaluate(self.policy)
-        else:  # the one instance there is serves both: its episode is played again afterwards
-            state = self.gatherer.copies.state_dict()
-            evaluation = self.measurement.evaluate(self.policy)
+            return self.measurement.evaluate(self.policy)
+        # the one instance there is serves both: its episode is played again afterwards
+        state = self.gatherer.copies.state_dict()
+        try:
+            return self.measurement.evaluate(self.policy)
+        finally:
             self.gatherer.copies.load_state_dict(state)
-        return evaluation.mean, evaluation.std
 
     @property
     def result(self) -> Result:
@@ -230,6 +236,7 @@ def train(
     lr: float | None = None,
     rule: Rule | None = None,
     inner: Inner | None = None,
+    schedule: Schedule | None = None,
     optimizer: OptimizerFactory | None = None,
     steps: int = 1,
     rounds: int = 50,
@@ -261,6 +268,7 @@ def train(
         lr: η, the step in target space.
         rule: of `SSO`; `GradientStep` by default.
         inner: of `SSO`; ``LBFGS(max_steps=20)`` by default.
+        schedule: of `SSO`; multiplies lr round by round, e.g. ``to.schedules.inverse_sqrt()``.
         optimizer: a torch optimiser instead of SSO: ``lambda parameters: torch.optim.Adam(parameters)``.
         steps: of that optimiser on each batch.
         rounds: rounds altogether, those of a resumed run included.
@@ -298,7 +306,7 @@ def train(
     environment = Environment(env)
     teacher = _expert(expert, environment)
     policy = _policy(learner, std, environment, seed)
-    update = _update(policy, lr, rule, inner, optimizer, steps)
+    update = _update(policy, lr, rule, inner, schedule, optimizer, steps)
     training = Training(
         make_gatherer(environment, copies=copies, seed=seed, fast=fast),
         teacher,
@@ -381,6 +389,7 @@ def _update(
     lr: float | None,
     rule: Rule | None,
     inner: Inner | None,
+    schedule: Schedule | None,
     optimizer: OptimizerFactory | None,
     steps: int,
 ) -> Update:
@@ -390,10 +399,9 @@ def _update(
                 f"steps={steps} is for optimizer=; the steps of SSO are its inner solver's: "
                 f"inner=to.Armijo(max_steps={steps})"
             )
-        return SsoUpdate(policy, lr, rule, inner)
-    given = [
-        name for name, part in (("lr", lr), ("rule", rule), ("inner", inner)) if part is not None
-    ]
+        return SsoUpdate(policy, lr, rule, inner, schedule)
+    parts = {"lr": lr, "rule": rule, "inner": inner, "schedule": schedule}
+    given = [name for name, part in parts.items() if part is not None]
     if given:
         raise BadArgument(
             f"{', '.join(given)} belong to SSO, which optimizer= replaces; give the optimiser its own options, "

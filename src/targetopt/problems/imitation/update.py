@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import is_dataclass
 from typing import Any, Protocol
 
 import torch
@@ -19,6 +20,7 @@ from targetopt.problems.imitation.gather import Batch
 from targetopt.problems.imitation.network import Array
 from targetopt.problems.imitation.policy import GaussianPolicy
 from targetopt.rules import Rule
+from targetopt.schedules import Schedule
 from targetopt.types import BadArgument, Counts, Forward
 
 OptimizerFactory = Callable[[Iterable[Tensor]], Optimizer]
@@ -56,10 +58,15 @@ class SsoUpdate:
     """One `SSO` step a round: the surrogate of the batch, minimised by the inner solver."""
 
     def __init__(
-        self, policy: GaussianPolicy, lr: float | None, rule: Rule | None, inner: Inner | None
+        self,
+        policy: GaussianPolicy,
+        lr: float | None = None,
+        rule: Rule | None = None,
+        inner: Inner | None = None,
+        schedule: Schedule | None = None,
     ) -> None:
         self.policy = policy
-        self.optimizer = SSO(policy.parameters(), lr=lr, rule=rule, inner=inner)
+        self.optimizer = SSO(policy.parameters(), lr=lr, rule=rule, inner=inner, schedule=schedule)
 
     def __call__(self, batch: Batch) -> Counts:
         vector = self.policy.mean == "linear" and self.policy.action_size == 1
@@ -73,6 +80,7 @@ class SsoUpdate:
             "lr": optimizer.param_groups[0]["lr"],
             "rule": written(optimizer.rule),
             "inner": written(optimizer.inner),
+            "schedule": written(optimizer.schedule),
         }
 
     def state_dict(self) -> dict[str, Any]:
@@ -146,7 +154,8 @@ class TorchUpdate:
 
 
 def written(part: object) -> str:
-    """A rule or solver in words that are the same in every process: functions by their type only."""
-    fields = vars(part).items()
-    words = [f"{k}={type(v).__name__ if callable(v) else repr(v)}" for k, v in fields]
+    """A rule, solver or schedule in words that every process agrees on: functions by their type only."""
+    if not is_dataclass(part):
+        return type(part).__name__ if callable(part) else repr(part)
+    words = [f"{name}={written(value)}" for name, value in vars(part).items()]
     return f"{type(part).__name__}({', '.join(words)})"
