@@ -78,15 +78,12 @@ def test_a_gif_runs_in_real_time_and_is_small(gif: Film) -> None:
 
 
 def test_mp4(learner: GaussianPolicy, gif: Film, tmp_path: Path) -> None:
-    pytest.importorskip("imageio_ffmpeg")
-    from imageio import v3
-
+    ffmpeg = pytest.importorskip("imageio_ffmpeg")
     out = tmp_path / "rollout.mp4"
     made = film("Hopper-v5", {"learner": learner}, out, seconds=0.4, fps=25, size=SIZE)
-    pictures = v3.imread(out, plugin="FFMPEG")
-    assert len(pictures) == made.frames
-    assert pictures.shape[2] == SIZE
-    assert v3.immeta(out, plugin="FFMPEG")["fps"] == 25
+    frames, seconds = ffmpeg.count_frames_and_secs(out)
+    assert frames == made.frames
+    assert seconds == pytest.approx(frames / 25, abs=0.01)
     assert [file.name for file in tmp_path.iterdir()] == ["rollout.mp4"]
 
 
@@ -107,7 +104,9 @@ def test_without_opengl_it_says_how_to_get_some(
     learner: GaussianPolicy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MUJOCO_GL", "off")
-    with pytest.raises(NoPicture, match=r"cannot be drawn.*MUJOCO_GL is off.*libegl1.*MUJOCO_GL=egl"):
+    with pytest.raises(
+        NoPicture, match=r"cannot be drawn.*MUJOCO_GL is off.*libegl1.*MUJOCO_GL=egl"
+    ):
         film("Hopper-v5", {"learner": learner}, tmp_path / "film.gif")
     assert not list(tmp_path.iterdir())
 
