@@ -7,6 +7,7 @@ see a mini-batch.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from typing import Literal
 
@@ -104,6 +105,7 @@ class ImitationProblem(Problem):
         expert: str,
         *,
         std: float,
+        noise: float | None,
         gatherer: GathererName,
         copies: int,
         burn_in: int | None,
@@ -118,7 +120,8 @@ class ImitationProblem(Problem):
                 f"gatherer='torch' is the learner acting through torch; behaviour={behaviour!r} must be 'online'"
             )
         self.environment, self.policy, self.gatherer_name = environment, policy, gatherer
-        self.mixture = mixture(behaviour)
+        self.mixture = replace(mixture(behaviour), learner_noise=noise)
+        self.noise = std if noise is None else noise
         self.expert = find_expert(environment, expert)
         self.expert_name = expert
         self.std = std
@@ -132,6 +135,7 @@ class ImitationProblem(Problem):
         self.loss = GaussianKL(torch.zeros(1, space.action_size), std**2)
         words = [environment.partition("-")[0], behaviour, policy]
         words += [] if expert == "sac" else [f"{expert} expert"]
+        words += [] if noise is None else [f"noise {noise:g}"]
         words += [] if gatherer == "auto" else [gatherer]
         self.label = ", ".join(_WORDS.get(word, word) for word in words)
 
@@ -151,7 +155,7 @@ class ImitationProblem(Problem):
     def behaviour(self, t: int, policy: GaussianPolicy) -> Behaviour:
         """Who acts in round t = 1, 2, …, with the learner as it is now."""
         if self.gatherer_name == "torch":
-            return noisy(_by_torch(policy), self.std)
+            return noisy(_by_torch(policy), self.noise)
         return self.mixture.at(t, policy, self.expert)
 
     # -- what is measured -----------------------------------------------------------------------
@@ -220,6 +224,7 @@ def imitation(
     policy: PolicyClass = "mlp",
     expert: str = "sac",
     std: float = 1.0,
+    noise: float | None = None,
     gatherer: GathererName = "auto",
     copies: int = 20,
     burn_in: int | None = None,
@@ -238,7 +243,8 @@ def imitation(
             and then the other (``"dagger"``).
         policy: the mean of the learner: ``"mlp"`` (256, 256, relu) or ``"linear"``.
         expert: ``"sac"`` or ``"ppo"`` for those that come with the package, or the path of an expert file.
-        std: of the policies; the learner's actions are sampled with it.
+        std: of the policies.
+        noise: standard deviation of the learner's actions when it drives; None: ``std``, as in the paper.
         gatherer: ``"auto"``, batched simulators where there are some; ``"gymnasium"``, a loop over environments
             with a numpy policy; ``"torch"``, a loop over one environment with the torch policy, as in the
             paper.
@@ -254,6 +260,7 @@ def imitation(
         policy,
         expert,
         std=std,
+        noise=noise,
         gatherer=gatherer,
         copies=copies,
         burn_in=burn_in,
@@ -272,7 +279,7 @@ def best_reachable(
     noise, else the expert drives. A network is fitted in as many steps as go over the states ``passes`` times.
     """
     learner_drives = mixture(driver).share(1) == 0.0
-    behaviour = noisy(problem.expert, problem.std if learner_drives else 0.0)
+    behaviour = noisy(problem.expert, problem.noise if learner_drives else 0.0)
     gatherer = problem.gatherer(MEASURED_SEED)
     try:
         batch = gatherer.gather(states, behaviour, problem.expert)
