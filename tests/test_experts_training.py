@@ -53,6 +53,7 @@ def test_kill_9_costs_nothing_but_time(algorithm: str, planned: int, tmp_path: P
     assert len(contents(whole)) >= 5  # three policies, the expert, the card
     assert contents(broken) == contents(whole)
 
+    assert f"recipe={RECIPES[algorithm]!r}" in expert.card["command"]  # no flag says these settings
     steps = expert.card["steps"]
     chosen = load_expert(whole / "policies" / f"{steps:09d}.safetensors")
     states = np.random.default_rng(0).standard_normal((7, 11))

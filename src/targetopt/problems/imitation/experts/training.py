@@ -201,7 +201,13 @@ class Training:
         return expert
 
     def command(self) -> str:
-        """How to do this again from the command line."""
+        """How to do this again: from the command line, or from Python if the settings are others."""
+        if self.recipe != recipe_for(self.recipe.family):
+            return (
+                f"to.imitation.train_expert({self.environment!r}, algorithm={self.recipe.family!r}, "
+                f"seed={self.seed}, steps={self.steps}, evaluate_every={self.evaluate_every}, "
+                f"recipe={self.recipe!r})"
+            )
         words = ["targetopt", "expert", "train", self.environment]
         words += ["--algorithm", self.recipe.family, "--seed", str(self.seed)]
         words += ["--steps", str(self.steps), "--evaluate-every", str(self.evaluate_every)]
