@@ -296,5 +296,6 @@ def make_exact(directory: Path) -> None:
     for seed, factor in enumerate((2.0, 3.0, 5.0)):
         made.append(add_rows(store, rows(factor), label="B", seed=seed, problem=problem, lr=1))
     made.append(add_rows(store, rows(7.0), label=HOSTILE, problem=problem, lr=2))
-    add_rows(store, [], label="A", seed=5, status="failed", reason=HOSTILE, problem=problem)
+    failed = {"label": "A", "seed": 5, "status": "failed", "reason": HOSTILE, "problem": problem}
+    made.append(add_rows(store, [], **failed))
     (directory / "plan.json").write_text(json.dumps([{"id": run} for run in made]))
