@@ -55,7 +55,7 @@ def reproduce(
     ] = "quick",
     out: Annotated[
         Path | None,
-        typer.Option(help="A directory for the figures. [default: results/SCALE]"),
+        typer.Option(help="A directory for the figures. [default: runs/SCALE]"),
     ] = None,
     jobs: Jobs = None,
     executor: Annotated[
@@ -86,13 +86,13 @@ def reproduce(
 
         targetopt reproduce supervised --scale paper --dry-run
 
-        targetopt reproduce supervised --scale paper --out results/paper --publish results
+        targetopt reproduce supervised --scale paper --out runs/paper --publish results
     """
     with clear_errors(), terminated_like_interrupted():
         wanted = tuple(dict.fromkeys(name for word in names for name in GROUPS.get(word, [word])))
         for name in wanted:
             figures.check(name)
-        directory = out or Path("results") / scale
+        directory = out or Path("runs") / scale
         if dry_run:
             _forecast(wanted, directory, scale)
             return
