@@ -99,8 +99,7 @@ def test_the_number_of_threads_changes_no_bit() -> None:
     for threads in (1, 2):
         environment = im.Environment("Hopper-v5")
         expert = teacher(environment)
-        copies = SimulatorCopies(environment, 6, threads=threads)
-        gatherer = im.Gatherer(copies, seed=1, burn_in=0)
+        gatherer = im.make_gatherer(environment, copies=6, seed=1, burn_in=0, threads=threads)
         behaviour = im.mixture("online").at(1, learner(environment), expert)
         states.append(gatherer.gather(300, behaviour, expert).states)
     np.testing.assert_array_equal(states[0], states[1])

@@ -65,6 +65,32 @@ def test_half_a_target_step_halves_the_distance_to_a_linear_expert() -> None:
     assert seen == result.history or repr(seen) == repr(result.history)
 
 
+class Reached(Exception):
+    """Nine tenths of the expert's return."""
+
+
+@pytest.mark.slow
+def test_a_learner_reaches_nine_tenths_of_the_expert_on_hopper() -> None:
+    """The paper's experiment: MLP, online, 1000 states a round, the SAC expert, at most 50 rounds."""
+    goal = 0.9 * im.evaluate(im.load_expert("Hopper-v5"), "Hopper-v5", episodes=10).mean
+
+    def stop(latest: im.Round) -> None:
+        if latest.mean_return >= goal:
+            raise Reached
+
+    with pytest.raises(Reached):
+        im.train(
+            "Hopper-v5",
+            "sac",
+            behaviour=im.Mixture(0.0, learner_noise=0.3),
+            inner=to.Torch(lambda p: torch.optim.Adam(p, lr=1e-3), max_steps=300),
+            rounds=50,
+            evaluate_every=5,
+            progress=False,
+            callback=stop,
+        )
+
+
 def test_what_a_round_reports() -> None:
     result = run(learner="mlp", inner=to.Armijo(max_steps=4), behaviour="dagger")
     columns = result.columns()

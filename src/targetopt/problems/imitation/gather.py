@@ -213,6 +213,7 @@ def make_gatherer(
     seed: int = 0,
     fast: bool | Literal["auto"] = "auto",
     burn_in: int | None = None,
+    threads: int = 1,
 ) -> Gatherer:
     """A gatherer for an environment, on the fast path where there is one.
 
@@ -223,6 +224,7 @@ def make_gatherer(
         fast: ``"auto"`` uses MuJoCo's batched stepping for the environments it knows; True insists on
             it; False is the plain Gymnasium loop.
         burn_in: longest burn-in of a copy, in steps; None means one episode.
+        threads: native threads of the fast path; the bits do not depend on them.
 
     Example:
         >>> gatherer = make_gatherer("Hopper-v5", copies=4, burn_in=0)
@@ -233,12 +235,15 @@ def make_gatherer(
         ((100, 11), (100, 3))
     """
     environment = env if isinstance(env, Environment) else Environment(env)
-    made = make_copies(environment, copies, fast)
+    made = make_copies(environment, copies, fast, positive_int("threads", threads))
     return Gatherer(made, seed=seed, burn_in=burn_in)
 
 
 def make_copies(
-    environment: Environment, count: int | None, fast: bool | Literal["auto"] = "auto"
+    environment: Environment,
+    count: int | None,
+    fast: bool | Literal["auto"] = "auto",
+    threads: int = 1,
 ) -> Copies:
     """Simulators, batched where that is possible and wanted; see `make_gatherer`."""
     if fast not in (True, False, "auto"):
@@ -249,8 +254,7 @@ def make_copies(
             f"fast=True: env={environment.name!r} has no fast path, {reason}. Pass fast='auto'."
         )
     if reason is None:
-        return SimulatorCopies(
-            environment, positive_int("copies", COPIES if count is None else count)
-        )
+        count = positive_int("copies", COPIES if count is None else count)
+        return SimulatorCopies(environment, count, threads)
     count = (COPIES if environment.multiplies else 1) if count is None else count
     return LoopCopies(environment, positive_int("copies", count))

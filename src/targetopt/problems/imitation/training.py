@@ -267,7 +267,7 @@ def train(
             (from the one to the other), or a `Mixture`.
         lr: η, the step in target space.
         rule: of `SSO`; `GradientStep` by default.
-        inner: of `SSO`; ``LBFGS(max_steps=20)`` by default.
+        inner: of `SSO`; by default 100 steps of Adam for a network, `Exact` for a linear mean.
         schedule: of `SSO`; multiplies lr round by round, e.g. ``to.schedules.inverse_sqrt()``.
         optimizer: a torch optimiser instead of SSO: ``lambda parameters: torch.optim.Adam(parameters)``.
         steps: of that optimiser on each batch.

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from targetopt import linear
 from targetopt.baselines.base import ClosureOptimizer
-from targetopt.inner import Inner
+from targetopt.inner import Exact, Inner, Torch
 from targetopt.optim import SSO
 from targetopt.oracle import LossOracle
 from targetopt.problems.base import positive_int
@@ -54,6 +54,16 @@ def targets(policy: GaussianPolicy, states: Array) -> Forward:
     return lambda: policy(inputs)
 
 
+def adam(parameters: Iterable[Tensor]) -> Optimizer:
+    """torch's Adam with torch's step size, 1e-3."""
+    return torch.optim.Adam(parameters)
+
+
+def default_inner(policy: GaussianPolicy) -> Inner:
+    """`Exact` for a linear mean; for networks 100 steps of Adam (docs/imitation.md says why)."""
+    return Exact() if policy.mean == "linear" else Torch(adam, max_steps=100)
+
+
 class SsoUpdate:
     """One `SSO` step a round: the surrogate of the batch, minimised by the inner solver."""
 
@@ -66,6 +76,7 @@ class SsoUpdate:
         schedule: Schedule | None = None,
     ) -> None:
         self.policy = policy
+        inner = default_inner(policy) if inner is None else inner
         self.optimizer = SSO(policy.parameters(), lr=lr, rule=rule, inner=inner, schedule=schedule)
 
     def __call__(self, batch: Batch) -> Counts:
