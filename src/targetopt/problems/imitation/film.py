@@ -227,7 +227,7 @@ def _compose(takes: Mapping[str, Take], number: int, size: int) -> Any:
         draw = ImageDraw.Draw(panel)
         middle = size + band / 2
         draw.text((band / 3, middle), name, "black", font, anchor="lm")
-        told = f"{take.returns[at]:.0f}"
+        told = f"return {take.returns[at]:.0f}"
         draw.text((width - band / 3, middle), told, "black", font, anchor="rm")
         panels.append(panel)
     gap = 4
