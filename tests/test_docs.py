@@ -24,10 +24,24 @@ def python(*arguments: str) -> str:
     return done.stdout
 
 
+def readme_blocks():
+    return re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+
+
 def test_the_readme_example_runs_and_learns():
-    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    block, _ = readme_blocks()
     (loss,) = re.findall(r"loss (\d\.\d+) after 20 oracle calls", python("-c", block))
     assert float(loss) < 0.1
+
+
+def test_the_readme_imitates(tmp_path):
+    """With two short rounds instead of its fifty."""
+    _, block = readme_blocks()
+    saved = tmp_path / "walker.safetensors"
+    block = block.replace("rounds=50", "rounds=2, states_per_round=100, evaluation_episodes=1")
+    block = block.replace("walker.safetensors", str(saved))
+    python("-c", "import targetopt as to\n" + block)
+    assert saved.exists()
 
 
 def test_readme_links_lead_somewhere():
