@@ -29,7 +29,14 @@ from targetopt.paper.predicates import ALWAYS, PLAINLY, contest, judge
 from targetopt.paper.publish import publish
 from targetopt.paper.reproduce import Reproduction, reproduce
 
-FIGURES = ["fig1-oil", "fig3-runtime", "figA-oil-mlp", "figA-oil-linear", "figA-oil-long"]
+FIGURES = [
+    "fig1-oil",
+    "fig3-runtime",
+    "figA-oil-mlp",
+    "figA-oil-linear",
+    "figA-oil-long",
+    "oil-quiet",
+]
 
 # ---- at smoke scale --------------------------------------------------------------------------------
 
@@ -48,8 +55,9 @@ def test_every_figure_at_smoke_scale(name: str, found: dict[str, Reproduction]) 
     assert not {"failed", "timeout"} & done.summary.statuses.keys(), done.summary.troubles
     assert done.summary.left == 0
     assert len(done.verdicts) + len(done.left_open) == len(oil_claims.CLAIMS[name])
-    # at smoke scale nobody gathers 1000 states; nothing else may stay open
-    assert all("1000 states" in says or "τ" in says for says, _ in done.left_open), done.left_open
+    # at smoke scale nobody gathers 1000 states or walks in two dimensions; nothing else may stay open
+    for says, _ in done.left_open:
+        assert any(words in says for words in ("1000 states", "τ", "on Walker2d-v5")), says
     assert all(verdict.n and verdict.test and verdict.numbers for verdict in done.verdicts)
     assert all("round" in verdict.test for verdict in done.verdicts)
     drawn = ["oil-runtime"] if name == "fig3-runtime" else ["oil-loss", "oil-return"]
@@ -133,6 +141,16 @@ def test_tuned_methods_have_five_values_and_a_seed_of_their_own() -> None:
         trials = {trial.seed for tuned in grid.tuned for trial in tuned.trials}
         shown = {run.seed for tuned in grid.tuned for runs in tuned.shown for run in runs}
         assert not trials & shown
+
+
+def test_the_same_is_asked_of_experts_of_another_family() -> None:
+    first, second = (
+        resolve(figures.load(name, "paper").experiment).known()
+        for name in ("fig1-oil", "fig1-oil-ppo")
+    )
+    assert {run.problem["expert"] for run in second} == {"ppo"}
+    assert len(first) == len(second)
+    assert oil_claims.CLAIMS["fig1-oil"] == oil_claims.CLAIMS["fig1-oil-ppo"]
 
 
 def test_the_long_figure_and_the_times() -> None:

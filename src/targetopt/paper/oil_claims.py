@@ -324,6 +324,24 @@ CLAIMS: dict[str, OilClaims] = {
             asks=ALWAYS,
         ),
     ],
+    "oil-quiet": [
+        *(
+            OilClaim(
+                f"{BEYOND}online with noise 0.3, {name} attains 90 % of the expert's return on {env}",
+                Attains(methods, 0.9, On(options={"environment": env})),
+                asks=ALWAYS,
+            )
+            for env in ("Hopper-v5", "Walker2d-v5")
+            for name, methods in (
+                ("SSO with Adam inside (m = 100)", Methods("sso", panel=INNER, inner="adam")),
+                ("Adam taking 100 steps on each round", ADAM_STEPS),
+            )
+        ),
+        OilClaim(
+            f"{BEYOND}online with noise 0.3, SSO (m = 100) earns more than SGD and Adam",
+            Better(contest(HUNDRED, SGD, ADAM), RETURN),
+        ),
+    ],
     "figA-oil-linear": [*_paper(FRESH, "the policy loss"), *_paper(RETURN, "the return")],
     "figA-oil-long": [
         *_paper(FRESH, "the policy loss, even after a very large number of rounds"),

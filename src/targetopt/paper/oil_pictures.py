@@ -19,6 +19,9 @@ from targetopt.bench.plots import Picture, slug
 from targetopt.paper.oil_references import References
 from targetopt.paper.runtimes import step_time
 
+HIGHEST = 1e100
+"""Medians above it are of diverged runs."""
+
 TITLES = {
     "loss": "policy loss",
     "held_out_loss": "loss, held-out states",
@@ -109,20 +112,26 @@ def _paint(ax: Any, cell: Cell, metric: str, results: Results, references: Refer
         if curve is None:
             continue
         style = results.methods[line.method].style
-        low, mid, high = (multiples.drawable(v, log) for v in (curve.low, curve.mid, curve.high))
-        states = int(line.runs[0].manifest["batch_size"])
-        x = curve.x * states / 1000
+        run = line.runs[0]
+        # a return is measured now and then; lines join the measurements
+        measured = run.columns["oracle_calls"][~np.isnan(run.columns[metric])]
+        kept = np.isin(curve.x, measured)
+        low, mid, high = (
+            multiples.drawable(v[kept], log) for v in (curve.low, curve.mid, curve.high)
+        )
+        x = curve.x[kept] * int(run.manifest["batch_size"]) / 1000
         if curve.seeds > 1:
             multiples.fill(ax, x, low, high, style)
         multiples.plot(ax, x, mid, style, line.method)
         starts.append(float(curve.mid[0]))
-        ends += curve.mid[np.isfinite(mid) & np.isfinite(curve.mid)].tolist()
+        ends += mid[np.isfinite(mid) & (np.abs(mid) < HIGHEST)].tolist()
     best = references.of(cell.lines[0].runs[0], metric)
     if best is not None:
         ax.axhline(best, color="#777777", linestyle=":", linewidth=1.0)
         ends.append(best)
     if ends:
-        multiples.limit(ax, min(ends), max(ends), max(starts) if log else None, log)
+        # online, losses on the expert's states may well rise before they fall
+        multiples.limit(ax, min(ends), max(ends), 5 * max(starts) if log else None, log)
 
 
 def _entries(results: Results, cells: Iterable[Cell]) -> list[Entry]:
