@@ -30,8 +30,9 @@ FORMS = ("dual", "primal", "matvec")
 # Nanoseconds of one multiply-add, measured: in a dense symmetric product, in a dense Gram matrix,
 # through an index list, and in a scattered Gram update. Only their ratios matter.
 DENSE_NS, BLAS_NS, SPARSE_NS, SCATTER_NS = 0.15, 0.08, 1.2, 0.8
-# So many times as many Armijo steps as unknowns, and a tridiagonal Hessian is worth computing.
-TRIDIAGONAL_FROM = 2
+# Gradient steps need about so many times the root of their number of products with the Hessian, if
+# they are made in their Krylov space.
+KRYLOV_SHARE = 4.0
 
 
 def choose_form(rows: int, width: int, nnz: int, sparse: bool, steps: int, exact: bool) -> int:
@@ -51,12 +52,10 @@ def choose_form(rows: int, width: int, nnz: int, sparse: bool, steps: int, exact
     if exact:  # a factorisation, against conjugate gradients that need a few times the rank
         gram = DENSE_NS * small * small * (small / 3 + 4)
         matvec = 6 * product * small
-    elif steps >= TRIDIAGONAL_FROM * small:
-        gram = DENSE_NS * small * (small * small + 5 * steps)
-        matvec = 2 * product * steps
     else:
-        gram = DENSE_NS * small * small * steps
-        matvec = 2 * product * steps
+        products = min(KRYLOV_SHARE * steps**0.5, float(steps), float(small))
+        gram = DENSE_NS * small * small * products
+        matvec = 2 * product * products
     gram += dual if rows <= width else primal
     if matvec <= gram:
         return MATVEC

@@ -80,28 +80,10 @@ def load(
             X.indptr, X.indices, X.data, X.dense, mark[:0], True, rows.size, X.columns
         )
         return everything, form
-    indptr = np.zeros(rows.size + 1, np.int64)
-    for i in range(rows.size):
-        indptr[i + 1] = indptr[i] + X.indptr[rows[i] + 1] - X.indptr[rows[i]]
+    indptr, indices, data = csr.take(X.indptr, X.indices, X.data, rows)
     nnz = indptr[-1]
-    indices, data = np.empty(nnz, np.int32), np.empty(nnz)
-    active = np.empty(min(nnz, X.columns), np.int32)
-    width = 0
-    for i in range(rows.size):
-        begin, end = X.indptr[rows[i]], X.indptr[rows[i] + 1]
-        columns, values = X.indices[begin:end], X.data[begin:end]
-        own_columns, own_values = (
-            indices[indptr[i] : indptr[i + 1]],
-            data[indptr[i] : indptr[i + 1]],
-        )
-        for j in range(values.size):
-            own_values[j] = values[j]
-            column = np.uint32(columns[j])
-            if mark[column] < 0:
-                mark[column] = width
-                active[width] = columns[j]
-                width += 1
-            own_columns[j] = mark[column]
+    active = np.empty(min(nnz, X.columns) + 1, np.int32)  # one too long: see `_number`
+    width = _number(indices, active, mark)
     active = active[:width]
     if form < 0:
         form = choose_form(rows.size, width, nnz, True, steps, exact)
@@ -110,6 +92,26 @@ def load(
     for column in active:
         mark[column] = -1
     return Batch(indptr, indices, data, np.empty((0, 0)), active, False, rows.size, width), form
+
+
+@jit
+def _number(indices: Columns, active: Columns, mark: Columns) -> int:
+    """Turn columns into local numbers, by first appearance; ``active`` becomes the columns.
+
+    Every column is written down as if it were new; if it is not, the next one takes its place. (An
+    `if` here would be mispredicted every third time.)
+    """
+    width = np.uint32(0)
+    for j in range(indices.size):
+        column = indices[j]
+        place = np.uint32(column)
+        known = mark[place]
+        active[width] = column
+        new = known < 0
+        local = np.int32(width) if new else known
+        mark[place], indices[j] = local, local
+        width += np.uint32(new)
+    return np.int64(width)  # type: ignore[return-value]
 
 
 @jit
@@ -172,9 +174,7 @@ def gram_primal(X: Batch, weights: Array) -> Array:
                 weighted[i, j] = weights[i] * X.dense[i, j]
         gram: Array = np.dot(X.dense.T, weighted)
         return gram
-    out = np.zeros((X.width, X.width))
-    csr.outer_sums(X.indptr, X.indices, X.data, weights, out)
-    return out
+    return csr.gram_primal(X.indptr, X.indices, X.data, weights, X.width)
 
 
 @jit

@@ -39,64 +39,90 @@ def add_rmatvec(indptr: Index, indices: Columns, data: Array, u: Array, out: Arr
 
 
 @jit
-def by_column(
-    indptr: Index, indices: Columns, data: Array, columns: int
-) -> tuple[Index, Columns, Array]:
-    """The same matrix column by column: ``starts, rows, values``, rows ascending in each column."""
-    starts = np.zeros(columns + 1, np.int64)
-    for j in range(indptr[-1]):
-        starts[indices[j] + 1] += 1
-    for c in range(columns):
-        starts[c + 1] += starts[c]
-    place = starts[:-1].copy()
-    rows = np.empty(indptr[-1], np.int32)
-    values = np.empty(indptr[-1], np.float64)
-    for i in range(indptr.size - 1):
-        for j in range(indptr[i], indptr[i + 1]):
-            at = place[indices[j]]
-            place[indices[j]] = at + 1
-            rows[at] = i
-            values[at] = data[j]
-    return starts, rows, values
-
-
-@jit
-def outer_sums(starts: Index, places: Columns, values: Array, weights: Array, out: Array) -> None:
-    """out += Σ_l weights_l v_l v_lᵀ over the sparse vectors v_l, whose places ascend.
+def add_meetings(starts: Index, places: Columns, values: Array, weights: Array, out: Array) -> None:
+    """Σ_l weights_l v_l v_lᵀ over the sparse vectors v_l, whose places ascend, off the diagonal.
 
     Only meetings of two non-zeros cost anything; half of them are added, two rows at a time, and
     the rest is mirrored.
     """
     for line in range(starts.size - 1):
         begin, end = starts[line], starts[line + 1]
-        if end - begin == 1:  # most columns of a batch of text
-            out[places[begin], places[begin]] += weights[line] * values[begin] * values[begin]
-            continue
-        v, at = values[begin:end], places[begin:end]
-        weight, paired = weights[line], v.size - v.size % 2
-        for i in range(0, paired, 2):
-            scale0, row0 = weight * v[i], out[at[i]]
-            scale1, row1 = weight * v[i + 1], out[at[i + 1]]
-            for j in range(i + 1):
+        v, at, weight = values[begin:end], places[begin:end], weights[line]
+        i = 1
+        if v.size % 2 == 0 and v.size > 0:
+            out[np.uint32(at[1]), np.uint32(at[0])] += weight * v[1] * v[0]
+            i = 2
+        while i < v.size:
+            scale0, row0 = weight * v[i], out[np.uint32(at[i])]
+            scale1, row1 = weight * v[i + 1], out[np.uint32(at[i + 1])]
+            for j in range(i):
                 place = np.uint32(at[j])
                 row0[place] += scale0 * v[j]
                 row1[place] += scale1 * v[j]
-            row1[at[i + 1]] += scale1 * v[i + 1]
-        if paired < v.size:
-            scale0, row0 = weight * v[paired], out[at[paired]]
-            for j in range(v.size):
-                row0[np.uint32(at[j])] += scale0 * v[j]
+            row1[np.uint32(at[i])] += scale1 * v[i]
+            i += 2
     for i in range(out.shape[0]):
         for j in range(i):
             out[j, i] = out[i, j]
 
 
 @jit
-def gram_dual(indptr: Index, indices: Columns, data: Array, columns: int) -> Array:
-    starts, rows, values = by_column(indptr, indices, data, columns)
-    out = np.zeros((indptr.size - 1, indptr.size - 1))
-    outer_sums(starts, rows, values, np.ones(columns), out)
+def gram_primal(
+    indptr: Index, indices: Columns, data: Array, weights: Array, columns: int
+) -> Array:
+    out = np.zeros((columns, columns))
+    for i in range(indptr.size - 1):
+        for j in range(indptr[i], indptr[i + 1]):
+            column = np.uint32(indices[j])
+            out[column, column] += weights[i] * data[j] * data[j]
+    add_meetings(indptr, indices, data, weights, out)
     return out
+
+
+@jit
+def gram_dual(indptr: Index, indices: Columns, data: Array, columns: int) -> Array:
+    out = np.zeros((indptr.size - 1, indptr.size - 1))
+    for i in range(indptr.size - 1):
+        values = data[indptr[i] : indptr[i + 1]]
+        total = 0.0
+        for j in range(values.size):
+            total += values[j] * values[j]
+        out[i, i] = total
+    starts, rows, shared = _shared_columns(indptr, indices, data, columns)
+    add_meetings(starts, rows, shared, np.ones(starts.size), out)
+    return out
+
+
+@jit
+def _shared_columns(
+    indptr: Index, indices: Columns, data: Array, columns: int
+) -> tuple[Index, Columns, Array]:
+    """The columns with several non-zeros, one after the other: where they start, rows and values.
+
+    In a batch of text most columns have a single one, which meets no other.
+    """
+    count = np.zeros(columns, np.int32)
+    for j in range(indptr[-1]):
+        count[np.uint32(indices[j])] += np.int32(1)
+    starts, place = np.empty(columns + 1, np.int64), np.empty(columns, np.int64)
+    shared, total = 0, 0
+    for c in range(columns):
+        starts[shared], place[c] = total, total
+        several = count[c] > 1
+        total += count[c] if several else 0
+        shared += 1 if several else 0
+    starts[shared] = total
+    # The last place takes the single ones.
+    rows, values = np.empty(total + 1, np.int32), np.empty(total + 1)
+    for i in range(indptr.size - 1):
+        own, numbers = indices[indptr[i] : indptr[i + 1]], data[indptr[i] : indptr[i + 1]]
+        for j in range(own.size):
+            column = np.uint32(own[j])
+            at = place[column]
+            place[column] = at + 1
+            at = np.uint64(at if count[column] > 1 else total)
+            rows[at], values[at] = i, numbers[j]
+    return starts[: shared + 1], rows, values
 
 
 @jit
@@ -110,10 +136,14 @@ def take(
     columns = np.empty(taken[-1], np.int32)
     values = np.empty(taken[-1], np.float64)
     for i in range(index.size):
-        source = indptr[index[i]]
-        for j in range(taken[i + 1] - taken[i]):
-            columns[taken[i] + j] = indices[source + j]
-            values[taken[i] + j] = data[source + j]
+        begin, end = indptr[index[i]], indptr[index[i] + 1]
+        from_columns, from_values = indices[begin:end], data[begin:end]
+        to_columns = columns[taken[i] : taken[i + 1]]
+        to_values = values[taken[i] : taken[i + 1]]
+        for j in range(from_values.size):  # two loops: each is a plain copy
+            to_values[j] = from_values[j]
+        for j in range(from_columns.size):
+            to_columns[j] = from_columns[j]
     return taken, columns, values
 
 
@@ -144,9 +174,7 @@ def csr_gram_primal(
     indptr: Index, indices: Columns, data: Array, weights: Array, columns: int
 ) -> Array:
     """Xᵀ diag(weights) X as a dense ``(d, d)`` array."""
-    out = np.zeros((columns, columns))
-    outer_sums(indptr, indices, data, np.ascontiguousarray(weights), out)
-    return out
+    return np.asarray(gram_primal(indptr, indices, data, np.ascontiguousarray(weights), columns))
 
 
 def csr_take(

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from targetopt.linear.compiled import batch
 from targetopt.linear.compiled.batch import Batch
 from targetopt.linear.compiled.jit import jit
-from targetopt.linear.spec import DUAL, PRIMAL
+from targetopt.linear.spec import DUAL, PRIMAL, SolverSpec
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
@@ -216,6 +216,16 @@ def probe(problem: Problem, x: Array, p: Array, image: Array) -> tuple[float, fl
     batch.add_rmatvec(X, p, image)
     problem.products[1] += 1
     return squared, bend
+
+
+@jit
+def accepted(solver: SolverSpec, alpha: float, squared: float, bend: float) -> float:
+    """Armijo's step along −∇q, from α on; 0 if no trial is accepted."""
+    for _ in range(solver.max_backtracks + 1):
+        if 0.5 * alpha * alpha * bend - alpha * squared <= -solver.c * alpha * squared:
+            return alpha
+        alpha *= solver.shrink
+    return 0.0
 
 
 @jit

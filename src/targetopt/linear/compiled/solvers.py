@@ -7,10 +7,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from targetopt.linear.compiled import tridiagonal
+from targetopt.linear.compiled import krylov
 from targetopt.linear.compiled.exact import exact
 from targetopt.linear.compiled.jit import jit
-from targetopt.linear.compiled.quadratic import Problem, covector, dot, gradient, probe
+from targetopt.linear.compiled.quadratic import Problem, accepted, covector, dot, gradient, probe
 from targetopt.linear.spec import (
     ARMIJO,
     BY_DECREASE,
@@ -39,9 +39,7 @@ class Outcome(NamedTuple):
 @jit
 def solve(problem: Problem, solver: SolverSpec, step: float) -> Outcome:
     """Run the solver; ``step`` is the carried step size (nan: none yet)."""
-    if solver.kind == ARMIJO:
-        return _armijo(problem, solver, step)
-    if solver.kind == DESCENT:
+    if solver.kind == ARMIJO or solver.kind == DESCENT:
         return _descent(problem, solver, step)
     if solver.kind == LBFGS_SOLVER:
         return _lbfgs(problem, solver, step)
@@ -50,24 +48,31 @@ def solve(problem: Problem, solver: SolverSpec, step: float) -> Outcome:
 
 
 @jit
-def _armijo(problem: Problem, solver: SolverSpec, alpha: float) -> Outcome:
+def _descent(problem: Problem, solver: SolverSpec, alpha: float) -> Outcome:
+    """Gradient steps of size α, or found by Armijo's rule; in a Krylov space where that is cheaper."""
+    armijo = solver.kind == ARMIJO
     x = gradient(problem)
-    shift, image = np.zeros(x.size), np.empty(x.size)
-    p = np.empty(problem.X.rows)
-    total, steps = 0.0, 0
-    if tridiagonal.worthwhile(problem, solver):
-        steps, total, reason, alpha = tridiagonal.descend(problem, solver, x, shift, alpha)
-        if reason != tridiagonal.UNFINISHED:
-            return Outcome(shift, steps, total, reason, alpha)
+    shift = np.zeros(x.size)
+    total, steps, reason = 0.0, 0, krylov.BASIS_FULL
+    while reason == krylov.BASIS_FULL:
+        most = krylov.capacity(problem, solver.max_steps - steps)
+        if most == 0:
+            break
+        steps, total, reason, alpha = krylov.descend(
+            problem, solver, x, shift, alpha, steps, total, most
+        )
+    if reason >= 0:
+        return Outcome(shift, steps, total, reason, alpha)
+    image, p = np.empty(x.size), np.empty(problem.X.rows)
     while steps < solver.max_steps:
         squared, bend = probe(problem, x, p, image)
-        if squared == 0.0 or squared**0.5 <= solver.gradient_tolerance:
+        if squared**0.5 <= solver.gradient_tolerance and (
+            armijo or solver.gradient_tolerance > 0.0
+        ):
             return Outcome(shift, steps, total, BY_GRADIENT, alpha)
-        tries = 0
-        while not 0.5 * alpha * alpha * bend - alpha * squared <= -solver.c * alpha * squared:
-            alpha *= solver.shrink
-            tries += 1
-            if tries > solver.max_backtracks:
+        if armijo:
+            alpha = accepted(solver, alpha, squared, bend)
+            if alpha == 0.0:
                 return Outcome(shift, steps, total, BY_LINE_SEARCH, solver.first_step)
         for i in range(x.size):
             shift[i] -= alpha * x[i]
@@ -75,28 +80,8 @@ def _armijo(problem: Problem, solver: SolverSpec, alpha: float) -> Outcome:
         decrease = alpha * squared - 0.5 * alpha * alpha * bend
         steps += 1
         total += decrease
-        alpha *= solver.grow
-        if solver.relative_decrease > 0.0 and decrease <= solver.relative_decrease * total:
-            return Outcome(shift, steps, total, BY_DECREASE, alpha)
-    return Outcome(shift, steps, total, BY_MAX_STEPS, alpha)
-
-
-@jit
-def _descent(problem: Problem, solver: SolverSpec, alpha: float) -> Outcome:
-    x = gradient(problem)
-    shift, image = np.zeros(x.size), np.empty(x.size)
-    p = np.empty(problem.X.rows)
-    total, steps = 0.0, 0
-    while steps < solver.max_steps:
-        squared, bend = probe(problem, x, p, image)
-        if solver.gradient_tolerance > 0.0 and squared**0.5 <= solver.gradient_tolerance:
-            return Outcome(shift, steps, total, BY_GRADIENT, alpha)
-        for i in range(x.size):
-            shift[i] -= alpha * x[i]
-            x[i] -= alpha * image[i]
-        decrease = alpha * squared - 0.5 * alpha * alpha * bend
-        steps += 1
-        total += decrease
+        if armijo:
+            alpha *= solver.grow
         if solver.relative_decrease > 0.0 and decrease <= solver.relative_decrease * abs(total):
             return Outcome(shift, steps, total, BY_DECREASE, alpha)
     return Outcome(shift, steps, total, BY_MAX_STEPS, alpha)
