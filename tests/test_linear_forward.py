@@ -109,12 +109,18 @@ def test_bad_forwards_say_what_is_wrong(make, message):
 
 
 def test_the_cost_model_takes_the_small_side_and_products_for_few_steps():
-    assert choose_form(25, 47236, 1900, True, 100, False) == DUAL
-    assert choose_form(35000, 22, 455000, True, 100, False) == PRIMAL
-    assert choose_form(25, 47236, 1900, True, 1, False) == MATVEC
-    assert choose_form(20242, 47236, 1520304, True, 100, False) == MATVEC
-    assert choose_form(20242, 47236, 1520304, True, 1, True) == MATVEC
-    assert choose_form(50, 1000, 50000, False, 1, True) == DUAL
+    assert choose_form(25, 47236, 1900, 4e3, True, 100, False) == DUAL
+    assert choose_form(35000, 22, 455000, 1e10, True, 100, False) == PRIMAL
+    assert choose_form(25, 47236, 1900, 4e3, True, 1, False) == MATVEC
+    assert choose_form(20242, 47236, 1520304, 2e9, True, 100, False) == MATVEC
+    assert choose_form(20242, 47236, 1520304, 2e9, True, 1, True) == MATVEC
+    assert choose_form(50, 1000, 50000, 0.0, False, 1, True) == DUAL
+
+
+def test_a_few_full_columns_make_a_gram_matrix_dear():
+    # six hundred rows of text: a common word meets itself in every pair of rows
+    assert choose_form(625, 7571, 45849, 45849**2 / 7571, True, 100, False) == DUAL
+    assert choose_form(625, 7571, 45849, 2e6, True, 20, False) == MATVEC
 
 
 def test_importing_targetopt_imports_no_numba():

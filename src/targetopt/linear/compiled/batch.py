@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from targetopt.linear import spec
 from targetopt.linear.compiled import csr
 from targetopt.linear.compiled.jit import jit
-from targetopt.linear.spec import PRIMAL
+from targetopt.linear.spec import DUAL, PRIMAL
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
@@ -69,13 +69,13 @@ def load(
         dense = X.dense[rows]
         width = dense.shape[1]
         if form < 0:
-            form = choose_form(rows.size, width, dense.size, False, steps, exact)
+            form = choose_form(rows.size, width, dense.size, 0.0, False, steps, exact)
         empty = np.empty(0, np.int32)
         no_csr = (np.empty(0, np.int64), empty, np.empty(0))
         return Batch(no_csr[0], no_csr[1], no_csr[2], dense, empty, True, rows.size, width), form
     if _is_everything(X, rows):
         if form < 0:
-            form = choose_form(rows.size, X.columns, X.data.size, True, steps, exact)
+            form = _cheapest(X.indices, rows.size, X.columns, steps, exact)
         everything = Batch(
             X.indptr, X.indices, X.data, X.dense, mark[:0], True, rows.size, X.columns
         )
@@ -86,12 +86,29 @@ def load(
     width = _number(indices, active, mark)
     active = active[:width]
     if form < 0:
-        form = choose_form(rows.size, width, nnz, True, steps, exact)
+        form = _cheapest(indices, rows.size, width, steps, exact)
     if form == PRIMAL:  # the Gram loop wants local numbers to ascend along a row
         _renumber(active, indices, mark)
     for column in active:
         mark[column] = -1
     return Batch(indptr, indices, data, np.empty((0, 0)), active, False, rows.size, width), form
+
+
+@jit
+def _cheapest(indices: Columns, rows: int, width: int, steps: int, exact: bool) -> int:
+    """The form that costs least for sparse rows; meetings are counted only where they decide."""
+    nnz = indices.size
+    fewest = nnz * nnz / max(width, 1)  # if all columns were equally full
+    form = choose_form(rows, width, nnz, fewest, True, steps, exact)
+    if form != DUAL:
+        return form
+    in_column = np.zeros(width, np.int32)
+    for j in range(nnz):
+        in_column[np.uint32(indices[j])] += np.int32(1)
+    meetings = 0.0
+    for count in in_column:
+        meetings += float(count) * float(count)
+    return choose_form(rows, width, nnz, meetings, True, steps, exact)
 
 
 @jit

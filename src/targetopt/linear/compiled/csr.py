@@ -16,6 +16,8 @@ Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 Columns = NDArray[np.int32]
 
+TILE = 32
+
 
 @jit
 def matvec(indptr: Index, indices: Columns, data: Array, theta: Array, out: Array) -> None:
@@ -61,9 +63,18 @@ def add_meetings(starts: Index, places: Columns, values: Array, weights: Array, 
                 row1[place] += scale1 * v[j]
             row1[np.uint32(at[i])] += scale1 * v[i]
             i += 2
-    for i in range(out.shape[0]):
-        for j in range(i):
-            out[j, i] = out[i, j]
+    _mirror(out)
+
+
+@jit
+def _mirror(out: Array) -> None:
+    """Copy the lower triangle to the upper one, by tiles that stay in the first cache."""
+    n = out.shape[0]
+    for i in range(0, n, TILE):
+        for j in range(0, i + 1, TILE):
+            for row in range(i, min(i + TILE, n)):
+                for column in range(j, min(j + TILE, row)):
+                    out[column, row] = out[row, column]
 
 
 @jit

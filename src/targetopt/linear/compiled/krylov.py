@@ -33,7 +33,6 @@ from targetopt.linear.spec import (
     DENSE_NS,
     DUAL,
     KRYLOV_SHARE,
-    MATVEC,
     PRIMAL,
     SPARSE_NS,
     SolverSpec,
@@ -50,8 +49,30 @@ EXHAUSTED = 1e-15
 # Nanoseconds that come with each step, with each vector of a basis, and with each step in a basis;
 # products and orthogonalisation apart. Measured, like those of `spec`.
 STEP_NS, BASIS_NS, BASIS_STEP_NS = 100.0, 400.0, 40.0
-# The matvec form's basis has at most twice as many numbers as X has non-zeros, or so many.
+# Without a Gram matrix, the basis has at most twice as many numbers as X has non-zeros, or so many.
 BASIS_NUMBERS = 1_000_000
+
+
+@jit
+def by_rows(problem: Problem) -> Problem:
+    """A problem in matvec form, for `descend` alone: in dual coordinates, which are fewer.
+
+    The Gram matrix is not built: a product with it is one with Xᵀ and one with X.
+    """
+    return Problem(
+        problem.X,
+        DUAL,
+        problem.gram,
+        problem.trace,
+        problem.metric,
+        problem.targets,
+        problem.slope,
+        problem.theta,
+        problem.outside,
+        problem.length,
+        problem.decay,
+        problem.products,
+    )
 
 
 @jit
@@ -61,10 +82,10 @@ def capacity(problem: Problem, steps: int) -> int:
     if problem.form == DUAL and problem.decay > 0.0:  # then the Hessian is not one symmetric matrix
         return 0
     rank = min(X.rows, X.width)
-    if problem.form == MATVEC:
-        length = X.width
+    if problem.gram.size == 0:
+        length = X.rows if problem.form == DUAL else X.width
         product = 2.0 * (DENSE_NS * X.dense.size + SPARSE_NS * X.data.size)
-        most = max(2 * (X.dense.size + X.data.size), BASIS_NUMBERS) // length
+        most = max(2 * (X.dense.size + X.data.size), BASIS_NUMBERS) // max(length, 1)
     else:
         length = problem.gram.shape[0]
         product = DENSE_NS * length * length
@@ -171,7 +192,13 @@ def _apply(problem: Problem, root: Array, u: Array, p: Array, out: Array) -> Non
     if problem.form == DUAL:
         for i in range(u.size):
             p[i] = root[i] * u[i]
-        symmetric_product(problem.gram, p, out)
+        if problem.gram.size > 0:
+            symmetric_product(problem.gram, p, out)
+        else:
+            full = np.zeros(problem.X.width)
+            batch.add_rmatvec(problem.X, p, full)
+            batch.matvec(problem.X, full, out)
+            count_products(problem)
         for i in range(u.size):
             out[i] *= root[i]
     elif problem.form == PRIMAL:

@@ -40,7 +40,7 @@ class Problem(NamedTuple):
 
     X: Batch
     form: int
-    gram: Array  # dual: XXᵀ; primal: XᵀWX/b; matvec: empty
+    gram: Array  # dual: XXᵀ; primal: XᵀWX/b; matvec, or dual in a Krylov space alone: empty
     trace: float  # of gram
     metric: Array  # W, one entry per row
     targets: Array  # z_t

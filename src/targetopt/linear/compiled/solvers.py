@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from targetopt.linear.compiled import krylov
+from targetopt.linear.compiled import batch, krylov
 from targetopt.linear.compiled.exact import exact
 from targetopt.linear.compiled.jit import jit
 from targetopt.linear.compiled.quadratic import Problem, accepted, covector, dot, gradient, probe
@@ -20,6 +20,7 @@ from targetopt.linear.spec import (
     BY_MAX_STEPS,
     DESCENT,
     LBFGS_SOLVER,
+    MATVEC,
     SolverSpec,
 )
 
@@ -48,12 +49,35 @@ def solve(problem: Problem, solver: SolverSpec, step: float) -> Outcome:
 
 
 @jit
+def _through_rows(problem: Problem, v: Array) -> Array:
+    """The direction Xᵀv in the coordinates of the matvec form."""
+    x = np.zeros(problem.X.width + 1)
+    batch.add_rmatvec(problem.X, v[:-1], x)
+    problem.products[1] += 1
+    return x
+
+
+@jit
 def _descent(problem: Problem, solver: SolverSpec, alpha: float) -> Outcome:
     """Gradient steps of size α, or found by Armijo's rule; in a Krylov space where that is cheaper."""
     armijo = solver.kind == ARMIJO
-    x = gradient(problem)
-    shift = np.zeros(x.size)
     total, steps, reason = 0.0, 0, krylov.BASIS_FULL
+    if problem.form == MATVEC and problem.decay == 0.0 and problem.X.rows < problem.X.width:
+        rows = krylov.by_rows(problem)
+        most = krylov.capacity(rows, solver.max_steps)
+        if most > 0:
+            v = gradient(rows)
+            shift = np.zeros(v.size)
+            steps, total, reason, alpha = krylov.descend(
+                rows, solver, v, shift, alpha, steps, total, most
+            )
+            shift = _through_rows(problem, shift)
+            if reason >= 0:
+                return Outcome(shift, steps, total, reason, alpha)
+            x = _through_rows(problem, v)
+    if steps == 0:
+        x = gradient(problem)
+        shift = np.zeros(x.size)
     while reason == krylov.BASIS_FULL:
         most = krylov.capacity(problem, solver.max_steps - steps)
         if most == 0:

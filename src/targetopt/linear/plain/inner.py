@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from targetopt.inner import LBFGS
-from targetopt.linear.operators import Design
+from targetopt.linear.operators import Design, SparseDesign
 from targetopt.linear.plain.forms import Dual, Form, Matvec, Primal
 from targetopt.linear.spec import (
     ARMIJO,
@@ -83,7 +83,10 @@ def _cheapest(X: Design, targets: Array, metric: Array, solver: SolverSpec) -> i
     if exact and metric.ndim == 3:  # examples couple the outputs: one system of all of them
         return PRIMAL if d * k <= 2000 else MATVEC
     width = d if shared else d * k
-    return choose_form(n, width, X.nnz, X.is_sparse, solver.max_steps, exact)
+    meetings = 0.0
+    if isinstance(X, SparseDesign):
+        meetings = float(np.square(np.bincount(X.indices), dtype=float).sum())
+    return choose_form(n, width, X.nnz, meetings, X.is_sparse, solver.max_steps, exact)
 
 
 def _solve(problem: Form, solver: SolverSpec, step: float) -> Outcome:
