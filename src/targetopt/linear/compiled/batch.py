@@ -22,6 +22,10 @@ Columns = NDArray[np.int32]
 
 choose_form = jit(spec.choose_form)
 
+# With so many non-zeros per column, renumbering a batch to the columns it touches costs more than it
+# saves. (An exact solve does renumber: a column that nothing touches would make it singular.)
+NEARLY_ALL = 2
+
 
 class Matrix(NamedTuple):
     """All of X: CSR arrays, or ``dense`` (the other one is empty)."""
@@ -82,6 +86,11 @@ def load(
         return everything, form
     indptr, indices, data = csr.take(X.indptr, X.indices, X.data, rows)
     nnz = indptr[-1]
+    if nnz >= NEARLY_ALL * X.columns and not exact:
+        if form < 0:
+            form = _cheapest(indices, rows.size, X.columns, steps, exact)
+        dense = np.empty((0, 0))
+        return Batch(indptr, indices, data, dense, mark[:0], True, rows.size, X.columns), form
     active = np.empty(min(nnz, X.columns) + 1, np.int32)  # one too long: see `_number`
     width = _number(indices, active, mark)
     active = active[:width]

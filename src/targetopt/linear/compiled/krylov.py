@@ -49,6 +49,7 @@ EXHAUSTED = 1e-15
 # Nanoseconds that come with each step, with each vector of a basis, and with each step in a basis;
 # products and orthogonalisation apart. Measured, like those of `spec`.
 STEP_NS, BASIS_NS, BASIS_STEP_NS = 100.0, 400.0, 40.0
+LANES = 16
 # Without a Gram matrix, the basis has at most twice as many numbers as X has non-zeros, or so many.
 BASIS_NUMBERS = 1_000_000
 
@@ -118,8 +119,10 @@ def descend(
     root = _symmetriser(problem, size)
     V = np.empty((most + 1, size))
     # T's column i is beside[i], diagonal[i], beside[i + 1]; the gradient's coordinate i is c[i + 1].
-    diagonal, beside = np.zeros(most + 1), np.zeros(most + 2)
-    c, moved, image = np.zeros(most + 3), np.zeros(most + 1), np.empty(most + 1)
+    # Zeros follow, up to whole lanes: short loops are slow where they do not fill the registers.
+    room = _whole_lanes(most + 1)
+    diagonal, beside = np.zeros(room), np.zeros(room + 1)
+    c, moved, image = np.zeros(room + 2), np.zeros(room), np.empty(room)
     p = np.empty(problem.X.rows)
     for i in range(size):
         V[0, i] = x[i] / root[i]
@@ -137,7 +140,7 @@ def descend(
             diagonal[k], beside[k + 1] = _orthogonalise(V, k, beside[k], trace)
             trace += diagonal[k]
             k += 1
-        along, square = _product(k + 1, diagonal, beside, c, image)
+        along, square = _product(_whole_lanes(k + 1), diagonal, beside, c, image)
         if along < CANCELLED * trace * across:
             reason = DIGITS_LOST
             break
@@ -154,7 +157,7 @@ def descend(
             if alpha == 0.0:
                 alpha, reason = solver.first_step, BY_LINE_SEARCH
                 break
-        across = _step(k + 1, alpha, decay, image, c, moved)
+        across = _step(_whole_lanes(k + 1), alpha, decay, image, c, moved)
         shift[-1] -= alpha * x[-1]
         x[-1] -= alpha * decay * x[-1]
         decrease = alpha * squared - 0.5 * alpha * alpha * bend
@@ -171,6 +174,11 @@ def descend(
         _add_combination(V, c[1 : k + 2], root, x)
     _add_combination(V, moved[: k + 1], root, shift)
     return steps, total, reason, alpha
+
+
+@jit
+def _whole_lanes(size: int) -> int:
+    return -(-size // LANES) * LANES
 
 
 @jit
