@@ -9,11 +9,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
 
-from targetopt.bench import Experiment, Store, expand, run
+from targetopt.bench import Experiment, Store, expand, local, run
 
 PLUGIN = str(Path(__file__).with_name("bench_plugin.py"))
 
@@ -133,6 +134,21 @@ def test_two_runners_share_the_work(spec: Path, undisturbed: Path, tmp_path: Pat
     assert digests(out) == digests(undisturbed)
     attempts = [Store(out).manifest(name)["attempt"] for name in Store(out).ended()]
     assert attempts == [1] * 12
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux alone")
+def test_ctrl_c_reaches_the_runner_while_a_worker_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = BaseProcess.start
+
+    def interrupted(process: BaseProcess) -> None:
+        start(process)
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.05)
+
+    local._start_worker().process.kill()  # the server they are forked from is running now
+    monkeypatch.setattr(BaseProcess, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        local._start_worker()
 
 
 def test_ctrl_c_stops_at_checkpoints_and_says_how_to_go_on(

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
@@ -151,25 +152,31 @@ def _how_it_ended(exitcode: int) -> str:
 
 def _start_worker() -> _Worker:
     ours, theirs = multiprocessing.Pipe()
-    process = _new_process(theirs)
-    with _inherited_by_workers():
-        process.start()
+    process = _started(theirs)
     theirs.close()
     return _Worker(process, ours)
 
 
-def _new_process(connection: Connection) -> BaseProcess:
+def _started(connection: Connection) -> BaseProcess:
     """Where forking is safe, workers are forked from one clean process that imports everything.
 
     It is started afresh, has one thread and never runs anything itself. Elsewhere each worker is
     started afresh and imports for itself.
     """
+    process: BaseProcess
     if sys.platform != "linux":
         spawning = multiprocessing.get_context("spawn")
-        return spawning.Process(target=_work, args=(connection,), daemon=True)
+        process = spawning.Process(target=_work, args=(connection,), daemon=True)
+        with _inherited_by_workers():
+            process.start()
+        return process
     forking = multiprocessing.get_context("forkserver")
     forking.set_forkserver_preload(["targetopt.bench.preload"])
-    return forking.Process(target=_work, args=(connection,), daemon=True)
+    with _inherited_by_workers():
+        forkserver.ensure_running()
+    process = forking.Process(target=_work, args=(connection,), daemon=True)
+    process.start()  # not in there: a Ctrl-C that comes while workers start would be lost
+    return process
 
 
 @contextmanager
