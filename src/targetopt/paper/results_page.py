@@ -112,8 +112,9 @@ def _figure(folder: Path, name: str, facts: Facts, judged: list[Verdict]) -> Ite
     for picture in pictures[:1]:
         yield f"![{picture.stem}]({name}/{picture.name})"
         yield ""
-    yield "Further: " + ", ".join(f"[{p.stem}]({name}/{p.name})" for p in pictures[1:]) + "."
-    yield ""
+    if pictures[1:]:
+        yield "Further: " + ", ".join(f"[{p.stem}]({name}/{p.name})" for p in pictures[1:]) + "."
+        yield ""
     yield "| verdict | claim | numbers | n | test |"
     yield "|---|---|---|---|---|"
     for verdict in judged:
