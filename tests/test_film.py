@@ -125,3 +125,36 @@ def test_the_command(learner: GaussianPolicy, gif: Film, tmp_path: Path) -> None
     wrong = CliRunner().invoke(app, ["film", "Walker2d-v5", *words[2:]])
     assert wrong.exit_code == 1
     assert wrong.output.startswith("Error: ")
+
+
+def test_time_runs_as_in_the_simulation(tmp_path: Path) -> None:
+    def still(states: np.ndarray) -> np.ndarray:
+        return np.zeros((len(states), 6))
+
+    # HalfCheetah makes 20 steps a second: 25 pictures of them would run too fast
+    try:
+        made = film("HalfCheetah-v5", {"still": still}, tmp_path / "c.gif", seconds=1.0, size=SIZE)
+    except NoPicture as error:
+        pytest.skip(str(error))
+    with Image.open(made.path) as image:
+        shown = [image.info["duration"] for frame in range(image.n_frames) if not image.seek(frame)]
+    assert made.frames == 21  # the first state, and one after each of 20 steps
+    assert sum(shown) == 50 * 21
+
+
+def test_policies_of_one_file_name_are_both_shown(learner: GaussianPolicy, tmp_path: Path) -> None:
+    files = [tmp_path / run / "policy.safetensors" for run in ("a", "b")]
+    for file in files:
+        file.parent.mkdir()
+        learner.save(file)
+    arguments = ["film", "Hopper-v5", "--out", str(tmp_path / "two.gif"), "--size", "64"]
+    for file in files:
+        arguments += ["--policy", str(file)]
+    done = CliRunner().invoke(app, [*arguments, "--seconds", "0.2"])
+    if "cannot be drawn" in done.output:
+        pytest.skip(done.output)
+    assert done.exit_code == 0, done.output
+    assert done.output.count("return") == 3
+    twice = CliRunner().invoke(app, [*arguments, "--policy", str(files[1])])
+    assert twice.exit_code == 1
+    assert "given twice" in twice.output

@@ -272,3 +272,38 @@ class Parts(PointMass):
 def test_environments_that_do_not_fit(env: Any, message: str) -> None:
     with pytest.raises(BadArgument, match=message):
         im.Environment(env)
+
+
+@pytest.mark.filterwarnings("ignore:.*out of date:DeprecationWarning")
+def test_an_environment_of_a_version_given_up() -> None:
+    with pytest.raises(BadArgument, match=r"'Hopper-v3' cannot be made.*v"):
+        im.Environment("Hopper-v3")
+
+
+def test_a_seed_of_numpy_is_a_seed() -> None:
+    def states(seed: Any) -> Any:
+        gatherer = im.make_gatherer("Pendulum-v1", copies=2, seed=seed, burn_in=0)
+        return gatherer.gather(10, still, still).states
+
+    def still(states: Any, rng: Any = None, /) -> Any:
+        return np.zeros((len(states), 1))
+
+    np.testing.assert_array_equal(states(np.int64(3)), states(3))
+
+
+def test_evaluating_closes_what_it_made() -> None:
+    closed = []
+
+    class Counted(gymnasium.Wrapper):  # type: ignore[type-arg]
+        def close(self) -> None:
+            closed.append(self)
+            super().close()
+
+    made = []
+
+    def make() -> Any:
+        made.append(Counted(gymnasium.make("Pendulum-v1", max_episode_steps=5)))
+        return made[-1]
+
+    im.evaluate(lambda states: np.zeros((len(states), 1)), make, episodes=3)
+    assert {id(env) for env in closed} == {id(env) for env in made}

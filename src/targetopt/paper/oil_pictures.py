@@ -112,20 +112,20 @@ def _paint(ax: Any, cell: Cell, metric: str, results: Results, references: Refer
         if curve is None:
             continue
         style = results.methods[line.method].style
-        run = line.runs[0]
         # a return is measured now and then; lines join the measurements
-        measured = run.columns["oracle_calls"][~np.isnan(run.columns[metric])]
-        kept = np.isin(curve.x, measured)
+        measured = [r.columns["oracle_calls"][~np.isnan(r.columns[metric])] for r in line.runs]
+        kept = np.isin(curve.x, np.concatenate(measured))
         low, mid, high = (
             multiples.drawable(v[kept], log) for v in (curve.low, curve.mid, curve.high)
         )
-        x = curve.x[kept] * int(run.manifest["batch_size"]) / 1000
+        x = curve.x[kept] * int(line.runs[0].manifest["batch_size"]) / 1000
         if curve.seeds > 1:
             multiples.fill(ax, x, low, high, style)
         multiples.plot(ax, x, mid, style, line.method)
         starts.append(float(curve.mid[0]))
         ends += mid[np.isfinite(mid) & (np.abs(mid) < HIGHEST)].tolist()
-    best = references.of(cell.lines[0].runs[0], metric)
+    run = next((run for line in cell.lines for run in line.runs), None)
+    best = None if run is None else references.of(run, metric)
     if best is not None:
         ax.axhline(best, color="#777777", linestyle=":", linewidth=1.0)
         ends.append(best)
@@ -154,7 +154,7 @@ def _runtimes(results: Results, folder: Path, title: str) -> Picture:
     ]
 
     def paint(ax: Any, cell: Cell) -> tuple[str, str]:
-        times = {line.method: _times(line) for line in cell.lines}
+        times = {line.method: _times(line) for line in cell.lines if line.runs}
         [sgd] = [t for i, t in times.items() if results.methods[i].options["name"] == "sgd"]
         highest = max(float((seconds / sgd).max()) for seconds in times.values())
         ax.set_yscale("log")

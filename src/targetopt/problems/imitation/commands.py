@@ -189,7 +189,12 @@ def film(
             "expert": _policy(expert) if "." in expert else load_expert(environment, expert)
         }
         for path in policy or []:
-            shown["learner" if len(policy or []) == 1 else path.stem] = _policy(str(path))
+            name = "learner" if len(policy or []) == 1 else path.stem
+            if name in shown:  # policies of several runs tend to have one file name
+                name = str(path.with_suffix(""))
+            if name in shown:
+                raise BadArgument(f"--policy {path} is given twice. Name each file once.")
+            shown[name] = _policy(str(path))
         with Console(stderr=True).status(f"filming {environment}"):
             made = shoot(environment, shown, out, seconds=seconds, fps=fps, size=size, seed=seed)
         for name, value in made.returns.items():

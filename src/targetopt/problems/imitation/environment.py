@@ -128,7 +128,7 @@ def _opened(gymnasium: Any, source: EnvLike) -> tuple[Callable[[], Env] | None, 
         raise MissingPackage(
             f"env={source!r} needs a simulator that is not installed ({error}): pip install 'targetopt[rl]'"
         ) from error
-    except gymnasium.error.Error as error:
+    except (gymnasium.error.Error, ImportError) as error:  # ImportError: of versions given up
         raise BadArgument(f"env={source!r} cannot be made: {error}") from error
     if not isinstance(made, gymnasium.Env):
         raise BadArgument(

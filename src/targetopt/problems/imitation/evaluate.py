@@ -76,12 +76,16 @@ def evaluate(
         >>> evaluation.returns.shape, bool((evaluation.lengths < 1000).all())
         ((3,), True)
     """
-    environment = env if isinstance(env, Environment) else Environment(env)
     positive_int("episodes", episodes)
+    environment = env if isinstance(env, Environment) else Environment(env)
     copies = make_copies(
         environment, min(episodes, COPIES) if environment.multiplies else None, fast
     )
-    return run_episodes(policy, copies, episodes=episodes, seed=seed, record=record)
+    try:
+        return run_episodes(policy, copies, episodes=episodes, seed=seed, record=record)
+    finally:
+        if not isinstance(env, Environment):
+            environment.close()
 
 
 def run_episodes(

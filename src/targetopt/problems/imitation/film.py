@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -83,7 +84,7 @@ def film(
         policies: what to show, by the name that is to stand under it.
         out: file to write, ``.gif`` or ``.mp4``.
         seconds: of simulated time, at most; episodes may end before.
-        fps: pictures a second.
+        fps: pictures a second; fewer where the environment makes fewer steps, or a gif cannot say it.
         size: height of a picture, in pixels; mujoco's are square.
         seed: of the initial state, the same for all.
 
@@ -101,13 +102,14 @@ def film(
     positive_int("size", size)
     package("PIL", "Filming")
     encode = _gif if path.suffix == ".gif" else _mp4()
+    rate = _possible(fps, env, gif=path.suffix == ".gif")
     with _offscreen():
         takes = {
-            name: _play(env, policy, seconds=seconds, fps=fps, size=size, seed=seed)
+            name: _play(env, policy, seconds=seconds, fps=rate, size=size, seed=seed)
             for name, policy in policies.items()
         }
-    frames = [_compose(takes, number, size) for number in range(_length(takes, fps))]
-    write_atomically(path, partial(encode, frames, fps))
+    frames = [_compose(takes, number, size) for number in range(_length(takes, rate))]
+    write_atomically(path, partial(encode, frames, rate))
     return Film(
         path,
         len(frames),
@@ -116,8 +118,21 @@ def film(
     )
 
 
+def _possible(fps: float, env: str, *, gif: bool) -> float:
+    """The rate at which time runs as in the simulation.
+
+    No step is drawn twice, so there are no more pictures than steps; and a gif counts in hundredths
+    of a second.
+    """
+    checked = Environment(env)
+    steps = checked.prototype.metadata.get("render_fps") or fps
+    checked.close()
+    rate = min(fps, float(steps))
+    return 100.0 / math.ceil(100.0 / rate) if gif else rate
+
+
 def _play(
-    env: str, policy: GaussianPolicy | Expert, *, seconds: float, fps: int, size: int, seed: int
+    env: str, policy: GaussianPolicy | Expert, *, seconds: float, fps: float, size: int, seed: int
 ) -> Take:
     act = policy.numpy() if isinstance(policy, GaussianPolicy) else policy
     checked = Environment(env)
@@ -202,7 +217,7 @@ def _offscreen() -> Iterator[None]:
         del os.environ["MUJOCO_GL"]
 
 
-def _length(takes: Mapping[str, Take], fps: int) -> int:
+def _length(takes: Mapping[str, Take], fps: float) -> int:
     longest = max(len(take.pictures) for take in takes.values())
     ended = any(take.fell for take in takes.values() if len(take.pictures) == longest)
     return longest + (round(HOLD * fps) if ended else 0)
@@ -240,7 +255,7 @@ def _compose(takes: Mapping[str, Take], number: int, size: int) -> Any:
     return frame
 
 
-def _gif(frames: list[Any], fps: int, file: BinaryIO) -> None:
+def _gif(frames: list[Any], fps: float, file: BinaryIO) -> None:
     """One palette for all pictures and no dithering: what stands still then costs no bytes."""
     from PIL import Image
 
@@ -258,7 +273,7 @@ def _mp4() -> Any:
     package("imageio_ffmpeg", "Writing an .mp4 (a .gif needs nothing more)")
     imageio = package("imageio.v3", "Writing an .mp4")
 
-    def encode(frames: list[Any], fps: int, file: BinaryIO) -> None:
+    def encode(frames: list[Any], fps: float, file: BinaryIO) -> None:
         pictures = np.stack([np.asarray(frame) for frame in frames])
         even = pictures[:, : pictures.shape[1] // 2 * 2, : pictures.shape[2] // 2 * 2]
         film = imageio.imwrite(

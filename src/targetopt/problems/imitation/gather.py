@@ -65,10 +65,10 @@ class Gatherer:
         longest = (copies.environment.limit or 0) if burn_in is None else burn_in
         if longest < 0:
             raise BadArgument(f"burn_in={burn_in!r} must be at least 0 steps")
-        if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
             raise BadArgument(f"seed={seed!r} must be a whole number, at least 0")
         self.copies = copies
-        self.seed = seed
+        self.seed = seed = int(seed)
         self.environment = copies.environment
         self._noise = np.random.default_rng([seed, 0])
         self._episodes = [np.random.default_rng([seed, 1, i]) for i in range(copies.count)]

@@ -40,7 +40,7 @@ def from_stable_baselines3(model: Any, normalizer: Any = None) -> NetworkExpert 
     Args:
         model: a trained model, e.g. ``SAC.load("model.zip")``.
         normalizer: the ``VecNormalize`` it was trained with, if it was; its observation statistics
-            are part of the expert.
+            are part of the expert. None takes the one the model still has.
 
     Example:
         >>> from stable_baselines3 import PPO
@@ -58,6 +58,8 @@ def from_stable_baselines3(model: Any, normalizer: Any = None) -> NetworkExpert 
             f"normalizer={type(normalizer).__name__} must be the VecNormalize the model was trained with: "
             "VecNormalize.load('statistics.pkl', DummyVecEnv([...]))"
         )
+    if normalizer is None and callable(getattr(model, "get_vec_normalize_env", None)):
+        normalizer = model.get_vec_normalize_env()
     asked = ModelExpert(model, normalizer)
     taken = _network_of(model, normalizer)
     if taken is None:
@@ -77,6 +79,8 @@ def _network_of(model: Any, normalizer: Any) -> NetworkExpert | None:
     found = _plain(layers)
     if found is None or not np.isfinite([box.low, box.high]).all():
         return None
+    if model.observation_space.shape != (found.inputs,):  # something extracts features first
+        return None
     statistics: dict[str, Any] = {}
     if normalizer is not None and getattr(normalizer, "norm_obs", True):
         rms = normalizer.obs_rms
@@ -86,7 +90,9 @@ def _network_of(model: Any, normalizer: Any) -> NetworkExpert | None:
             "observation_clip": normalizer.clip_obs,
         }
     name = type(model).__name__
-    spec = getattr(model.get_env().envs[0], "spec", None) if model.get_env() is not None else None
+    # Environments in other processes are not at hand; they would only give the name.
+    envs = getattr(model.get_env(), "envs", None)
+    spec = getattr(envs[0], "spec", None) if envs else None
     return NetworkExpert(
         found,
         output,

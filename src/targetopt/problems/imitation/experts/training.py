@@ -81,7 +81,7 @@ def train_expert(
         "steps", default_steps(recipe.family, environment) if steps is None else steps
     )
     positive_int("evaluate_every", evaluate_every)
-    Environment(environment)  # its errors before anything is written
+    Environment(environment).close()  # its errors before anything is written
     directory = Path(out or f"results/experts/{environment}-{algorithm}-{seed}")
     directory.mkdir(parents=True, exist_ok=True)
     training = Training(directory, environment, recipe, seed, total, evaluate_every, watch)
