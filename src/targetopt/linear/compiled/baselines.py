@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from targetopt.linear.compiled import batch, losses
 from targetopt.linear.compiled.batch import Batch, Matrix
-from targetopt.linear.compiled.jit import jit
+from targetopt.linear.compiled.jit import as_written, jit
 from targetopt.linear.compiled.quadratic import dot
 from targetopt.linear.spec import (
     ACCUMULATED,
@@ -131,6 +131,25 @@ def _count_gradient(counts: Index) -> None:
     counts[BACKWARD_CALLS] += 1
 
 
+@as_written
+def _adam(
+    baseline: BaselineSpec,
+    steps: float,
+    lr: float,
+    theta: Array,
+    g: Array,
+    first: Array,
+    second: Array,
+) -> None:
+    root = np.sqrt(1.0 - baseline.beta2**steps)
+    step = lr / (1.0 - baseline.beta1**steps)
+    keep1, keep2 = 1.0 - baseline.beta1, 1.0 - baseline.beta2
+    for j in range(theta.size):
+        first[j] += (g[j] - first[j]) * keep1
+        second[j] = baseline.beta2 * second[j] + keep2 * g[j] * g[j]
+        theta[j] -= step * first[j] / (np.sqrt(second[j]) / root + baseline.eps)
+
+
 @jit
 def _update(
     loss: LossSpec,
@@ -152,13 +171,7 @@ def _update(
     """Move θ by g; all arrays on the same columns (all of them, or the batch's)."""
     scheduled = lr * multiplier
     if baseline.kind == ADAM_KIND:
-        root = np.sqrt(1.0 - baseline.beta2 ** numbers[STEPS_MADE])
-        step = scheduled / (1.0 - baseline.beta1 ** numbers[STEPS_MADE])
-        for j in range(theta.size):
-            memory[FIRST, j] += (g[j] - memory[FIRST, j]) * (1.0 - baseline.beta1)
-            memory[SECOND, j] *= baseline.beta2
-            memory[SECOND, j] += (1.0 - baseline.beta2) * g[j] * g[j]
-            theta[j] -= step * memory[FIRST, j] / (np.sqrt(memory[SECOND, j]) / root + baseline.eps)
+        _adam(baseline, numbers[STEPS_MADE], scheduled, theta, g, memory[FIRST], memory[SECOND])
         return
     if baseline.kind == ADAGRAD_KIND:
         for j in range(theta.size):

@@ -17,15 +17,26 @@ from numba import njit
 
 F = TypeVar("F", bound=Callable[..., object])
 
-_compile = njit(
-    cache=True, fastmath={"reassoc", "contract", "nsz"}, error_model="numpy", nogil=True
-)
+_options = {"cache": True, "error_model": "numpy", "nogil": True}
+_compile = njit(fastmath={"reassoc", "contract", "nsz"}, **_options)
+_compile_as_written = njit(**_options)
 _dispatchers: list[Any] = []
 
 
 def jit(function: F) -> F:
     """Compile ``function`` when it is first called; its types are those of the plain function."""
     dispatcher = _compile(function)
+    _dispatchers.append(dispatcher)
+    return cast(F, dispatcher)
+
+
+def as_written(function: F) -> F:
+    """As `jit`, but nothing is reordered: each operation is rounded as it stands.
+
+    For arithmetic that the compiler takes apart differently from one compilation to the next, so that
+    a run would not be the same to the last bit when its kernels come from the cache.
+    """
+    dispatcher = _compile_as_written(function)
     _dispatchers.append(dispatcher)
     return cast(F, dispatcher)
 
