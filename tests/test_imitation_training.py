@@ -230,7 +230,7 @@ def test_an_environment_that_raises_in_mid_round_loses_no_work(saved: bool, tmp_
 
 
 def test_an_environment_that_raises_in_an_evaluation_loses_no_round(tmp_path: Path) -> None:
-    """The round is done and saved; what goes on is the run without the failure, but for that return."""
+    """The round is done and saved, and what goes on is the run without the failure."""
     made = 0
 
     def make() -> PointMass:  # an evaluation's copy, failing at its 50th step: after the expert's
@@ -244,10 +244,7 @@ def test_an_environment_that_raises_in_an_evaluation_loses_no_round(tmp_path: Pa
     ) as caught:
         run(make, checkpoint=file)
     assert [r.round for r in caught.value.result.history] == [1, 2]
-    result, whole = run(make, checkpoint=file), run()
-    assert [r.loss for r in result.history] == [r.loss for r in whole.history]
-    assert np.isnan(result.history[1].mean_return)
-    assert result.history[-1].mean_return == whole.history[-1].mean_return
+    same(run(make, checkpoint=file), run())
 
 
 def test_checkpoints_of_other_runs_are_refused(tmp_path: Path) -> None:
@@ -256,7 +253,7 @@ def test_checkpoints_of_other_runs_are_refused(tmp_path: Path) -> None:
     content = file.read_bytes()
     for options, message in [
         ({"seed": 3}, "seed: 0 there, 3 here"),
-        ({"lr": 0.1}, "update: .*'lr': None.* there, .*'lr': 0.1.* here"),
+        ({"lr": 0.1}, "update lr: None there, 0.1 here"),
         ({"behaviour": "cloning"}, "behaviour"),
         ({"behaviour": im.Mixture(im.Geometric(0.3))}, r"behaviour.*Geometric\(decay=0.3\)"),
         ({"schedule": to.schedules.inverse_sqrt()}, "InverseSqrt"),

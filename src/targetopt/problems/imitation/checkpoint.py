@@ -15,7 +15,13 @@ import torch
 from targetopt.problems.data.files import write_atomically
 from targetopt.types import BadArgument
 
-VERSION = 1
+VERSION = 2
+
+FINGERPRINT = "expert and held-out states"
+"""The setting that is a hash: of the expert's own episodes."""
+
+HASHED = {"environment", "seed", "evaluation_episodes"}
+"""Settings that change the hash as well."""
 
 
 def save(path: Path, settings: dict[str, Any], state: dict[str, Any]) -> None:
@@ -36,9 +42,24 @@ def load(path: Path, settings: dict[str, Any]) -> dict[str, Any] | None:
     """The state in the file; None if there is no file. Refuses a run with other settings."""
     if not path.is_file():
         return None
+    saved, state = read(path)
+    changed = _differences(saved, json.loads(json.dumps(settings)))
+    if changed:
+        raise BadArgument(
+            f"checkpoint={str(path)!r} holds a run with other settings ({'; '.join(changed)}). Use the same settings "
+            "(rounds= alone may grow), or another file. Its policy is "
+            f"to.imitation.Result.load({str(path)!r}).policy."
+        )
+    return state
+
+
+def read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The settings and the state in the file, whatever run it is of."""
+    if not path.is_file():
+        raise BadArgument(f"there is no checkpoint {str(path)!r}")
     try:
         stored = torch.load(path, weights_only=True)
-        version, saved = stored["targetopt"], json.loads(stored["settings"])
+        version, settings = stored["targetopt"], json.loads(stored["settings"])
         state: dict[str, Any] = stored["state"]
     except (
         pickle.UnpicklingError,
@@ -56,17 +77,25 @@ def load(path: Path, settings: dict[str, Any]) -> dict[str, Any] | None:
             f"checkpoint={str(path)!r} is of format {version}, this version writes {VERSION}. Move it away to "
             "begin anew."
         )
-    now = json.loads(json.dumps(settings))
-    changed = sorted(key for key in saved | now if saved.get(key) != now.get(key))
-    if changed:
-        differences = "; ".join(
-            f"{k}: {saved.get(k)!r} there, {now.get(k)!r} here" for k in changed
-        )
-        raise BadArgument(
-            f"checkpoint={str(path)!r} holds a run with other settings ({differences}). Use the same settings "
-            "(rounds= alone may grow), or another file."
-        )
-    return state
+    return settings, state
+
+
+def _differences(saved: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """What differs, in words; of the hash only if no other setting explains it."""
+    hashes = [each.pop(FINGERPRINT, None) for each in (saved, now)]
+    changed = _changed(saved, now)
+    explained = any(saved.get(key) != now.get(key) for key in HASHED)
+    if hashes[0] != hashes[1] and not explained:
+        changed.append(f"{FINGERPRINT}: another expert, environment version or processor")
+    return changed
+
+
+def _changed(saved: Any, now: Any, name: str = "") -> list[str]:
+    if isinstance(saved, dict) and isinstance(now, dict):
+        keys = sorted(saved | now)
+        parts = [_changed(saved.get(k), now.get(k), f"{name} {k}".strip()) for k in keys]
+        return [words for part in parts for words in part]
+    return [] if saved == now else [f"{name}: {saved!r} there, {now!r} here"]
 
 
 def packed(value: Any) -> Any:

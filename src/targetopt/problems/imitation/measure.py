@@ -68,7 +68,10 @@ class Measurement:
 
     @cached_property
     def fingerprint(self) -> str:
-        """The same for the same expert in the same environment, and for no other."""
+        """The same for the same expert in the same environment, and for no other.
+
+        Of the bits of its episodes: another processor, which rounds in another way, may change it.
+        """
         data = self.states.tobytes() + self.labels.tobytes() + self.expert.returns.tobytes()
         return hashlib.sha256(data).hexdigest()
 

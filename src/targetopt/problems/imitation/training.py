@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike
 
 from targetopt.inner import Inner
@@ -19,7 +21,7 @@ from targetopt.problems.imitation.behaviour import Mixture, mixture
 from targetopt.problems.imitation.environment import Environment, EnvironmentFailed, EnvLike
 from targetopt.problems.imitation.evaluate import Evaluation
 from targetopt.problems.imitation.expert import FAMILIES, Expert, load_expert
-from targetopt.problems.imitation.gather import Gatherer, make_gatherer
+from targetopt.problems.imitation.gather import Batch, Gatherer, make_gatherer
 from targetopt.problems.imitation.measure import Measurement, mean_loss
 from targetopt.problems.imitation.network import Array
 from targetopt.problems.imitation.policy import GaussianPolicy
@@ -98,6 +100,27 @@ class Result:
             for item in fields(Round)
         }
 
+    @classmethod
+    def load(cls, path: str | Path) -> Result:
+        """The run in a checkpoint as far as it went, without its expert, environment or settings."""
+        settings, state = checkpoints.read(Path(path))
+        mean, dtype, widths = settings["learner"]
+        policy = GaussianPolicy(
+            widths[0],
+            widths[-1],
+            mean=mean,
+            hidden=widths[1:-1],
+            std=settings["std"],
+            low=state["box"][0].numpy(),
+            high=state["box"][1].numpy(),
+            dtype=getattr(torch, dtype.removeprefix("torch.")),
+            environment=settings["environment"],
+        )
+        policy.load_state_dict(state["policy"])
+        history = [Round(**each) for each in state["history"]]
+        policy.provenance = {"rounds": len(history), "settings": settings}
+        return cls(policy, history, state["expert_return"])
+
 
 class Training:
     """A run between two rounds. `train` drives one; so may you, round by round.
@@ -135,7 +158,8 @@ class Training:
     def round(self, *, evaluate: bool = False) -> Round:
         """Gather, update, measure.
 
-        If the environment fails, what was gathered is kept and the next call goes on with it.
+        If the environment fails, what was gathered is kept and the next call goes on with it. If the
+        update fails, the policy is what it was before.
 
         Args:
             evaluate: also measure the return after the update.
@@ -147,6 +171,26 @@ class Training:
         batch = self.gatherer.gather(self.states_per_round, acting, self.expert)
         gathered = time.process_time()
         loss = mean_loss(self.policy, batch.states, batch.labels)
+        kept = [p.detach().clone() for p in self.policy.parameters()]
+        try:
+            latest = self._updated(t, batch, loss, gathered - begin)
+        except BaseException:  # Ctrl-C too: a policy is of as many rounds as the history
+            with torch.no_grad():
+                for parameter, value in zip(self.policy.parameters(), kept, strict=True):
+                    parameter.copy_(value)
+            raise
+        self.history.append(latest)  # the round is done, even if the environment fails from here on
+        return self.evaluate() if evaluate else latest
+
+    def evaluate(self) -> Round:
+        """Measure the return of the policy and put it down in the last round."""
+        returns = self._evaluated()
+        self.history[-1] = replace(
+            self.history[-1], mean_return=returns.mean, std_return=returns.std
+        )
+        return self.history[-1]
+
+    def _updated(self, t: int, batch: Batch, loss: float, gather_seconds: float) -> Round:
         before = time.process_time()
         counts = self.update(batch)
         updated = time.process_time()
@@ -155,7 +199,7 @@ class Training:
                 f"round {t}: the update left the finite numbers; the loss on its states was {loss:.3g}. "
                 "Lower lr=, or use SSO with inner=to.Armijo() or to.LBFGS()."
             )
-        latest = Round(
+        return Round(
             round=t,
             interactions=self.gatherer.interactions,
             beta=self.behaviour.share(t),
@@ -168,15 +212,9 @@ class Training:
             inner_steps=counts.inner_steps,
             forward_calls=counts.forward_calls,
             backward_calls=counts.backward_calls,
-            gather_seconds=gathered - begin,
+            gather_seconds=gather_seconds,
             update_seconds=updated - before,
         )
-        self.history.append(latest)  # the round is done, even if the environment fails from here on
-        if evaluate:
-            returns = self._evaluated()
-            latest = replace(latest, mean_return=returns.mean, std_return=returns.std)
-            self.history[-1] = latest
-        return latest
 
     def _evaluated(self) -> Evaluation:
         if not self.gatherer.copies.shared:
@@ -206,12 +244,17 @@ class Training:
             "seed": self.gatherer.seed,
             "copies": [type(copies).__name__, copies.count],
             "update": self.update.settings,
-            "expert and held-out states": self.measurement.fingerprint,
+            "evaluation_episodes": self.measurement.episodes,
+            checkpoints.FINGERPRINT: self.measurement.fingerprint,
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that changes during a run, an unfinished round included."""
+        """Everything that changes during a run, an unfinished round included; and for `Result.load`
+        what its settings do not say.
+        """
         return {
+            "box": [self.policy.low, self.policy.high],
+            "expert_return": self.measurement.expert.mean,
             "policy": self.policy.state_dict(),
             "update": self.update.state_dict(),
             "gatherer": self.gatherer.state_dict(),
@@ -220,10 +263,22 @@ class Training:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state_dict` was taken, bitwise."""
-        self.policy.load_state_dict(state["policy"])
+        history = [Round(**each) for each in state["history"]]
+        self._check_shares(history)
         self.update.load_state_dict(state["update"])
+        self.policy.load_state_dict(state["policy"])
         self.gatherer.load_state_dict(state["gatherer"])
-        self.history = [Round(**each) for each in state["history"]]
+        self.history = history
+
+    def _check_shares(self, history: list[Round]) -> None:
+        """Two functions β have no other difference to show than what they give."""
+        for each in history:
+            here = self.behaviour.share(each.round)
+            if here != each.beta:
+                raise BadArgument(
+                    f"behaviour={self.behaviour!r} is not that of the saved run: the expert's share of round "
+                    f"{each.round} is {each.beta!r} there, {here!r} here. Use the same beta, or begin anew."
+                )
 
 
 def train(
@@ -231,7 +286,7 @@ def train(
     expert: Expert | str | Path,
     *,
     learner: Literal["mlp", "linear"] | GaussianPolicy = "mlp",
-    std: ArrayLike = 1.0,
+    std: ArrayLike | None = None,
     behaviour: Literal["online", "cloning", "dagger"] | Mixture = "online",
     lr: float | None = None,
     rule: Rule | None = None,
@@ -261,8 +316,9 @@ def train(
         expert: a function ``states (n, d) -> mean actions (n, k)``; ``"sac"`` or ``"ppo"`` for the
             one that comes with targetopt; or the path of an expert file.
         learner: ``"mlp"`` (256, 256, relu; float32), ``"linear"`` (float64), or a `GaussianPolicy`,
-            which is then trained in place.
-        std: of the policy, one number or one per action.
+            which is then trained in place; where it has no action box or environment's name, it gets
+            the environment's.
+        std: of the policy, one number or one per action; 1 by default. A `GaussianPolicy` has its own.
         behaviour: who drives: ``"online"`` (the learner), ``"cloning"`` (the expert), ``"dagger"``
             (from the one to the other), or a `Mixture`.
         lr: η, the step in target space.
@@ -280,9 +336,12 @@ def train(
             0 for never.
         evaluation_episodes: episodes of an evaluation.
         checkpoint: a file to save the run in after each round. If it is there already, the run goes
-            on from it and ends with the same bits as if it had never stopped.
+            on from it and ends with the same bits as if it had never stopped. `Result.load` reads it.
         progress: show where the training stands, on stderr.
         callback: called with each finished `Round`.
+
+    Whatever is raised once the rounds have begun, Ctrl-C too, has the finished rounds in
+    ``error.result``.
 
     Example:
         >>> import targetopt as to
@@ -304,47 +363,37 @@ def train(
     if evaluate_every < 0:
         raise BadArgument(f"evaluate_every={evaluate_every!r} must be at least 0 (0: never)")
     environment = Environment(env)
-    teacher = _expert(expert, environment)
-    policy = _policy(learner, std, environment, seed)
-    update = _update(policy, lr, rule, inner, schedule, optimizer, steps)
-    training = Training(
-        make_gatherer(environment, copies=copies, seed=seed, fast=fast),
-        teacher,
-        policy,
-        update,
-        behaviour=mixture(behaviour),
-        states_per_round=states_per_round,
-        measurement=Measurement(
-            environment,
+    try:
+        teacher = _expert(expert, environment)
+        policy = _policy(learner, std, environment, seed)
+        update = _update(policy, lr, rule, inner, schedule, optimizer, steps)
+        training = Training(
+            make_gatherer(environment, copies=copies, seed=seed, fast=fast),
             teacher,
-            episodes=evaluation_episodes,
-            seed=EVALUATION_SEED + seed,
-            fast=fast,
-        ),
-    )
-    path = None if checkpoint is None else Path(checkpoint)
-    if path is not None:
-        state = checkpoints.load(path, training.settings)
-        if state is not None:
-            training.load_state_dict(state)
-        checkpoints.save(path, training.settings, training.state_dict())  # or fail before the work
-    done = len(training.history)
-    expert_return = training.measurement.expert.mean
-    with display(rounds, done, expert_return, wanted=progress) as show:
-        for t in range(done + 1, rounds + 1):
-            due = evaluate_every > 0 and (t % evaluate_every == 0 or t == rounds)
-            try:
-                latest = training.round(evaluate=due)
-            except EnvironmentFailed as error:
-                _keep(training, path, error)
-                raise
-            if path is not None:
-                checkpoints.save(path, training.settings, training.state_dict())
-            show(latest)
-            if callback is not None:
-                callback(latest)
-    training.gatherer.close()
-    policy.provenance = {"rounds": len(training.history), "settings": training.settings}
+            policy,
+            update,
+            behaviour=mixture(behaviour),
+            states_per_round=states_per_round,
+            measurement=Measurement(
+                environment,
+                teacher,
+                episodes=evaluation_episodes,
+                seed=EVALUATION_SEED + seed,
+                fast=fast,
+            ),
+        )
+        path = None if checkpoint is None else Path(checkpoint)
+        if path is not None:
+            state = checkpoints.load(path, training.settings)
+            if state is not None:
+                training.load_state_dict(state)
+            _save(training, path)  # or fail before the work
+        done, expert_return = len(training.history), training.measurement.expert.mean
+        with display(rounds, done, expert_return, wanted=progress) as show:
+            _run(training, path, rounds, evaluate_every, [show, *([callback] if callback else [])])
+    finally:
+        environment.close()
+    _sign(training)
     return training.result
 
 
@@ -362,18 +411,30 @@ def _expert(expert: Expert | str | Path, environment: Environment) -> Expert:
 
 
 def _policy(
-    learner: str | GaussianPolicy, std: ArrayLike, environment: Environment, seed: int
+    learner: str | GaussianPolicy, std: ArrayLike | None, environment: Environment, seed: int
 ) -> GaussianPolicy:
-    if not isinstance(learner, GaussianPolicy):
-        return GaussianPolicy(
-            environment.observation_size,
-            environment.action_size,
-            mean=learner,  # type: ignore[arg-type]
-            std=std,
-            low=environment.low,
-            high=environment.high,
-            seed=seed,
-            environment=environment.name,
+    if isinstance(learner, GaussianPolicy):
+        return _fitted(learner, std, environment)
+    return GaussianPolicy(
+        environment.observation_size,
+        environment.action_size,
+        mean=learner,  # type: ignore[arg-type]
+        std=1.0 if std is None else std,
+        low=environment.low,
+        high=environment.high,
+        seed=seed,
+        environment=environment.name,
+    )
+
+
+def _fitted(
+    learner: GaussianPolicy, std: ArrayLike | None, environment: Environment
+) -> GaussianPolicy:
+    """The user's policy, with the environment's box and name where it has none."""
+    if std is not None:
+        raise BadArgument(
+            f"std={std!r} is for a learner that is made here; learner= is a policy with std {learner.std.tolist()}. "
+            "Leave std= out, or make the learner with it: GaussianPolicy(..., std=...)."
         )
     sizes = (learner.observation_size, learner.action_size)
     if sizes != (environment.observation_size, environment.action_size):
@@ -381,6 +442,16 @@ def _policy(
             f"learner= takes {sizes[0]} numbers and gives {sizes[1]}; env={environment.name!r} shows "
             f"{environment.observation_size} and takes {environment.action_size}"
         )
+    low = np.where(np.isinf(learner.low), environment.low, learner.low)
+    high = np.where(np.isinf(learner.high), environment.high, learner.high)
+    if not (low < high).all():
+        raise BadArgument(
+            f"learner= acts outside of env={environment.name!r}: with the environment's ends where it has none, its "
+            f"low {low.tolist()} is not below its high {high.tolist()}. Make it with "
+            f"low={environment.low.tolist()}, high={environment.high.tolist()}."
+        )
+    learner.low, learner.high = low, high
+    learner.environment = learner.environment or environment.name
     return learner
 
 
@@ -410,16 +481,67 @@ def _update(
     return TorchUpdate(policy, optimizer, steps)
 
 
-def _keep(training: Training, path: Path | None, error: EnvironmentFailed) -> None:
-    """Save an unfinished round and say where."""
-    error.result = training.result
-    if path is None:
-        error.add_note(
-            f"{len(training.history)} rounds were finished: error.result has their policy. With checkpoint= the "
-            "run could go on from here."
-        )
-        return
+def _run(
+    training: Training,
+    path: Path | None,
+    rounds: int,
+    evaluate_every: int,
+    listeners: list[Callable[[Round], None]],
+) -> None:
+    """The rounds that are left. Whatever is raised, those that are done are kept."""
+    saved = len(training.history)
+    try:
+        for latest in _rounds(training, rounds, evaluate_every):
+            if path is not None:
+                _save(training, path)
+            saved = len(training.history)
+            for tell in listeners:
+                tell(latest)
+    except BaseException as error:  # Ctrl-C too
+        # A failing environment leaves a round that can go on; anything else may have left half a step,
+        # and the round begins again from what was saved before it, unless it was done but for its evaluation.
+        whole = isinstance(error, EnvironmentFailed) or len(training.history) > saved
+        _keep(training, path, error, unsaved=whole)
+        raise
+
+
+def _rounds(training: Training, rounds: int, evaluate_every: int) -> Iterator[Round]:
+    def due(t: int) -> bool:
+        return evaluate_every > 0 and (t % evaluate_every == 0 or t >= rounds)
+
+    history = training.history
+    if history and due(len(history)) and math.isnan(history[-1].mean_return):
+        yield training.evaluate()  # the environment failed in it when the run was stopped
+    while len(history) < rounds:
+        yield training.round(evaluate=due(len(history) + 1))
+
+
+def _save(training: Training, path: Path) -> None:
     checkpoints.save(path, training.settings, training.state_dict())
+
+
+def _sign(training: Training) -> None:
+    training.policy.provenance = {
+        "rounds": len(training.history),
+        "settings": training.settings,
+    }
+
+
+def _keep(training: Training, path: Path | None, error: BaseException, *, unsaved: bool) -> None:
+    """Save what is not saved, put the run so far into the error, and say where it is."""
+    _sign(training)
+    with suppress(AttributeError):  # an exception may be frozen
+        error.result = training.result  # type: ignore[attr-defined]
+    finished = f"{len(training.history)} rounds were finished: error.result has their policy."
+    if path is None:
+        error.add_note(f"{finished} With checkpoint= the run could go on from here.")
+        return
+    try:
+        if unsaved:
+            _save(training, path)
+    except BadArgument as failed:  # the error on its way matters more
+        error.add_note(f"{finished} {failed}")
+        return
     error.add_note(
         f"The run so far is in {str(path)!r}: train again with this checkpoint to go on."
     )

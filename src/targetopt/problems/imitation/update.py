@@ -78,6 +78,11 @@ class SsoUpdate:
         self.policy = policy
         inner = default_inner(policy) if inner is None else inner
         self.optimizer = SSO(policy.parameters(), lr=lr, rule=rule, inner=inner, schedule=schedule)
+        self._inner_optimizer: dict[str, Any] = {}
+        if isinstance(
+            inner, Torch
+        ):  # all that `written` sees of its factory is that it is a function
+            self._inner_optimizer = options(inner.factory(list(policy.parameters())))
 
     def __call__(self, batch: Batch) -> Counts:
         vector = self.policy.mean == "linear" and self.policy.action_size == 1
@@ -92,13 +97,26 @@ class SsoUpdate:
             "rule": written(optimizer.rule),
             "inner": written(optimizer.inner),
             "schedule": written(optimizer.schedule),
+            "inner optimizer": self._inner_optimizer,
         }
 
     def state_dict(self) -> dict[str, Any]:
-        return self.optimizer.state_dict()
+        state = self.optimizer.state_dict()
+        return {**state, "decays": self._decays(state["sso"]["steps"])}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.optimizer.load_state_dict(state)
+        decays = state["decays"]
+        for t, (there, here) in enumerate(zip(decays, self._decays(len(decays)), strict=True), 1):
+            if there != here:  # two functions have no other difference to show
+                raise BadArgument(
+                    f"schedule={self.optimizer.schedule!r} is not that of the saved run: its factor of step {t} is "
+                    f"{there!r} there, {here!r} here. Use the same schedule, or begin anew."
+                )
+        self.optimizer.load_state_dict({k: v for k, v in state.items() if k != "decays"})
+
+    def _decays(self, steps: int) -> list[float]:
+        """The schedule of the steps that were taken."""
+        return [float(self.optimizer.schedule(t)) for t in range(1, steps + 1)]
 
 
 class TorchUpdate:
@@ -117,6 +135,7 @@ class TorchUpdate:
                 f"optimizer= must make a torch optimiser from the parameters; it made "
                 f"{type(self.optimizer).__name__}. For SSO pass rule=, inner= and lr= instead."
             )
+        self._options = options(self.optimizer)  # now: an optimiser may write to its groups
 
     def __call__(self, batch: Batch) -> Counts:
         inputs = torch.from_numpy(batch.states).to(self.policy.dtype)
@@ -150,12 +169,7 @@ class TorchUpdate:
 
     @property
     def settings(self) -> dict[str, Any]:
-        group = {k: v for k, v in self.optimizer.param_groups[0].items() if k != "params"}
-        return {
-            "optimizer": type(self.optimizer).__name__,
-            "options": {k: repr(v) for k, v in sorted(group.items())},
-            "steps": self.steps,
-        }
+        return {**self._options, "steps": self.steps}
 
     def state_dict(self) -> dict[str, Any]:
         return self.optimizer.state_dict()
@@ -164,8 +178,22 @@ class TorchUpdate:
         self.optimizer.load_state_dict(state)
 
 
+def options(optimizer: object) -> dict[str, Any]:
+    """A torch optimiser in words that every process agrees on: its class, and each group's options."""
+    kind = type(optimizer).__name__
+    if not isinstance(optimizer, Optimizer):  # whoever takes a step with it will say so
+        return {"optimizer": kind}
+    groups = optimizer.param_groups
+    names = sorted(set(groups[0]) - {"params"})
+    values = {name: ", ".join(repr(group[name]) for group in groups) for name in names}
+    return {"optimizer": kind, "options": values}
+
+
 def written(part: object) -> str:
-    """A rule, solver or schedule in words that every process agrees on: functions by their type only."""
+    """A rule, solver or schedule in words that every process agrees on: functions by their type only.
+
+    What functions do is compared elsewhere: what they make (`options`), or gave in the rounds done.
+    """
     if not is_dataclass(part):
         return type(part).__name__ if callable(part) else repr(part)
     words = [f"{name}={written(value)}" for name, value in vars(part).items()]
