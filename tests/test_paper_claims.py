@@ -9,13 +9,25 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from targetopt.bench import statistics
 from targetopt.bench.store import Store
 from targetopt.paper import claims, figures
-from targetopt.paper.evidence import ADAM, SGD, SLS, SSO, Evidence, Methods, NotJudged, Where
+from targetopt.paper.evidence import (
+    ADAM,
+    SGD,
+    SLS,
+    SSO,
+    TUNED,
+    Evidence,
+    Methods,
+    NotJudged,
+    Where,
+)
 from targetopt.paper.predicates import (
     ALWAYS,
     MOSTLY,
@@ -23,8 +35,10 @@ from targetopt.paper.predicates import (
     Beats,
     Cheaper,
     MoreStepsHelp,
+    NoDearer,
     OnPar,
     Reaches,
+    ReachesOnSeveral,
     RisesLess,
     contest,
     counterparts,
@@ -45,8 +59,13 @@ def results(
     problem: str = "mushrooms",
     curves: dict[str, list[float]] | None = None,
     status: str = "done",
+    infimum: float | None = None,
+    inner_steps: dict[str, int] | None = None,
 ) -> Path:
-    """Add runs to ``out/figure`` as a runner would have left them; returns ``out``."""
+    """Add runs to ``out/figure`` as a runner would have left them; returns ``out``.
+
+    ``inner_steps`` are those of a record, by label: one where nothing is said.
+    """
     store = Store(out / figure)
     store.prepare()
     plan = store.plan()
@@ -73,15 +92,17 @@ def results(
                 "config": config,
                 **{k: config[k] for k in ("seed", "batch_size", "epochs")},
             }
-            counts = ("oracle_calls", "value_calls", "inner_steps", "forward_calls")
+            counts = ("oracle_calls", "value_calls", "forward_calls", "backward_calls")
             rows = [
                 {
                     "step": k,
-                    **dict.fromkeys((*counts, "backward_calls"), k),
+                    **dict.fromkeys(counts, k),
+                    "inner_steps": k * (inner_steps or {}).get(label, 1),
                     "epoch": float(k),
                     "wall_time": 0.0,
                     "loss": loss,
                     "grad_norm": loss,
+                    **({} if infimum is None else {"suboptimality": loss - infimum}),
                 }
                 for k, loss in enumerate(losses)
                 if loss == loss
@@ -147,6 +168,72 @@ def test_a_share_over_many_panels_needs_its_whole_interval_above_what_is_asked(
     assert judge("c", Beats(contest(SSO, SGD)), ALWAYS, evidence(tmp_path)).verdict == "mixed"
 
 
+def test_seeds_are_drawn_once_for_all_cases(tmp_path: Path) -> None:
+    """The cases win and lose together, so many of them say no more than one of them does."""
+    for position in range(20):
+        results(tmp_path, {"sso 1": [0.5, 0.5, 2.0], "sgd": [1.0] * 3}, problem=f"p{position}")
+    verdict = judge("c", Beats(contest(SSO, SGD)), MOSTLY, evidence(tmp_path))
+    assert verdict.numbers["95 % interval"] == "0 … 1"
+    assert verdict.verdict == "mixed"
+    assert "seeds drawn once for all cases" in verdict.test
+
+
+def test_few_seeds_are_drawn_in_every_way() -> None:
+    """A draw of one seed alone has a probability of 1/27 at three seeds, of 1/256 at four."""
+    values = np.array([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0]])
+    three = statistics.paired_bootstrap(values, statistics.mean)
+    assert (three.low, three.value, three.high) == (0.0, 0.5, 1.0)
+    four = statistics.paired_bootstrap([0.0, 0.0, 0.0, 1.0], statistics.mean)
+    # P(no 1) = 0.316 and P(at most two 1) = 0.949, P(at most three) = 0.996
+    assert (four.low, four.high) == (0.0, 0.75)
+
+
+def test_many_seeds_are_drawn_at_random_but_always_in_the_same_way() -> None:
+    values = np.random.default_rng(0).random((30, 4))
+    one, again = (statistics.paired_bootstrap(values, statistics.mean) for _ in range(2))
+    assert (one.low, one.high) == (again.low, again.high)
+    error = values.mean(axis=1).std() / 30**0.5
+    assert (one.high - one.low) / error == pytest.approx(2 * 1.96, rel=0.1)
+    assert not statistics.paired_bootstrap(values[:1]).has_interval
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "score", "ratio"),
+    [(0.5, "nan", 1.0, 0.0), ("nan", 0.5, 0.0, inf), ("nan", "nan", 0.5, 1.0)],
+)
+def test_a_diverged_run_loses_and_two_tie(
+    tmp_path: Path, ours: float, theirs: float, score: float, ratio: float
+) -> None:
+    # the curves say that whoever diverges had been at every goal before
+    out = results(
+        tmp_path,
+        {"sso 20": [float(ours)], "sgd": [float(theirs)]},
+        curves={"sso 20": [1.0, 0.1, 0.5], "sgd": [1.0, 0.1, 0.5]},
+    )
+    both = contest(SSO, SGD)
+    for predicate in (Beats(both), OnPar(both), Cheaper(both, 10.0), NoDearer(both)):
+        numbers = judge("c", predicate, MOSTLY, evidence(out)).numbers
+        (found,) = (v for k, v in numbers.items() if k.startswith("median ratio"))
+        assert (numbers["share"], found) == (score, ratio), predicate
+
+
+def test_on_par_in_loss_need_not_be_on_par_in_suboptimality(tmp_path: Path) -> None:
+    results(tmp_path, {"sso 1": [1.5], "sgd": [1.01]}, problem="p", infimum=1.0)
+    on_par = OnPar(contest(SSO, SGD))
+    verdict = judge("c", on_par, ALWAYS, evidence(tmp_path))
+    assert verdict.verdict == "holds"
+    assert verdict.numbers["median ratio of suboptimalities"] == pytest.approx(50.0)
+    results(tmp_path, {"sso 1": [1.0], "sgd": [1.0]}, problem="without an infimum")
+    numbers = judge("c", on_par, ALWAYS, evidence(tmp_path)).numbers
+    assert numbers["median ratio of suboptimalities (1 of 2 cases)"] == pytest.approx(50.0)
+
+
+def test_suboptimalities_below_what_the_infimum_is_known_to_are_equal(tmp_path: Path) -> None:
+    results(tmp_path, {"sso 1": [1.0 - 1e-15], "sgd": [1.0 + 1e-14]}, infimum=1.0)
+    numbers = judge("c", OnPar(contest(SSO, SGD)), ALWAYS, evidence(tmp_path)).numbers
+    assert numbers["median ratio of suboptimalities"] == 1.0
+
+
 def test_every_rival_has_to_be_beaten(tmp_path: Path) -> None:
     out = results(tmp_path, {"sso 1": [0.5, 0.5], "sls": [1.0, 0.4], "adam": [0.4, 1.0]})
     verdict = judge("c", Beats(contest(SSO, SLS, ADAM)), MOSTLY, evidence(out))
@@ -201,6 +288,33 @@ def test_reaching_a_gradient_norm_is_asked_of_the_chosen_problem(tmp_path: Path)
     assert (verdict.numbers["share"], verdict.verdict, verdict.n) == (0.5, "mixed", 2)
 
 
+def test_reaching_it_on_several_data_sets_and_batch_sizes_counts_both(tmp_path: Path) -> None:
+    several = ReachesOnSeveral(SSO, 1e-6)
+    results(tmp_path, {"sso 1": [1e-7, 1e-7], "sso 20": [1.0, 1.0]}, batch=25)
+    with pytest.raises(NotJudged, match="one data set"):
+        judge("c", several, ALWAYS, evidence(tmp_path))
+    results(tmp_path, {"sso 1": [1.0, 1e-7]}, batch=625)
+    results(tmp_path, {"sso 1": [1.0, 1.0]}, batch=625, problem="rcv1")
+    verdict = judge("c", several, ALWAYS, evidence(tmp_path))
+    assert verdict.verdict == "mixed"
+    assert verdict.numbers["share"] == 0.25  # the batch sizes, with the second seed
+    assert verdict.numbers["data sets, seed by seed"] == "1, 1 of 2"
+    assert verdict.numbers["batch sizes, seed by seed"] == "1, 2 of 2"
+    results(tmp_path, {"sso 20": [1e-8, 1e-8]}, batch=625, problem="rcv1")
+    assert judge("c", several, ALWAYS, evidence(tmp_path)).verdict == "holds"
+
+
+def test_no_further_cost_compares_all_counts(tmp_path: Path) -> None:
+    finals: Finals = {"sso 1": [1.0, 1.0], "sso 10": [1.0, 1.0]}
+    results(tmp_path, finals, inner_steps={"sso 1": 10, "sso 10": 12})
+    results(tmp_path, finals, figure="other", inner_steps={"sso 1": 10, "sso 10": 10})
+    no_dearer = NoDearer(counterparts("other", SSO))
+    verdict = judge("c", no_dearer, PLAINLY, evidence(tmp_path))
+    assert verdict.numbers["share"] == 0.5
+    assert verdict.numbers["median ratio of counts"] == pytest.approx(1.1)
+    assert str(verdict.numbers["worst case"]).startswith("sso 10")
+
+
 def test_rises_are_compared_with_the_counterpart_at_the_same_m(tmp_path: Path) -> None:
     finals: Finals = {"sso 1": [1.0, 1.0], "sso 10": [1.0, 1.0]}
     falls, rises = [3.0, 2.0, 1.0], [3.0, 2.0, 2.5]
@@ -250,3 +364,23 @@ def test_every_figure_has_claims_and_needs_come_first() -> None:
         for claim in of_figure:
             for needed in claim.needs:
                 assert order.index(needed) < order.index(name)
+
+
+def test_prices_are_asked_of_the_tuned_counterpart_and_of_sls_and_adam_too() -> None:
+    """Where SSO loses at τ = 1 is there, so a verdict must be."""
+    for name in ("fig2-rcv1", "figA-sgd-constant-squared", "figA-sls-logistic"):
+        cheaper = [c for c in claims.CLAIMS[name] if isinstance(c.predicate, Cheaper)]
+        at_one = [c.predicate for c in cheaper if c.predicate.tau == 1]
+        assert all(c.says.startswith(claims.BEYOND) for c in cheaper)
+        rivals = [[(r.name, r.panel) for r in p.contests[0].rivals] for p in at_one]
+        own = "sls" if "sls" in name else "sgd"
+        assert [(own, TUNED)] in rivals
+        others = ["adam"] if own == "sls" else ["sls", "adam"]
+        assert others in [[rival for rival, _ in each] for each in rivals]
+
+
+def test_words_that_are_not_tested_are_not_claimed() -> None:
+    newton = claims.CLAIMS["figA-newton-logistic"]
+    assert not any("significantly" in claim.says for claim in newton)
+    assert [c for c in newton if "no additional cost" in c.says and c.needs]
+    assert any(isinstance(c.predicate, ReachesOnSeveral) for c in newton)

@@ -63,6 +63,9 @@ SSO_NEWTON = Methods("sso", "newton")
 TUNED, INNER = "Tuned step sizes", "Inner solvers"
 """The further panels, as the specifications call them."""
 
+INFIMUM_ERROR = 1e-12
+"""How well infima are known, where they are."""
+
 
 @dataclass(frozen=True)
 class Where:
@@ -91,6 +94,15 @@ class Case:
     panel: str
     batch_size: int | str
     seeds: dict[int, Run]
+
+    @property
+    def problem(self) -> str:
+        """The data set."""
+        return str(next(iter(self.seeds.values())).manifest["problem"]["name"])
+
+    def knows(self, column: str) -> bool:
+        """Whether all its runs have recorded ``column``."""
+        return all(column in run.columns for run in self.seeds.values())
 
     def measure(self, of: Callable[[Run], float]) -> Array:
         """One number per seed, in the order of the seeds."""
@@ -170,6 +182,10 @@ class Evidence:
         return self._figures[figure]
 
 
+def diverged(run: Run) -> bool:
+    return bool(run.manifest["status"] == "diverged")
+
+
 def cost_of_loss(run: Run, goal: float, tau: float) -> float:
     """The modelled cost at which a run first had a loss of ``goal`` or less; infinite if it never did."""
     reached = np.flatnonzero(run.columns["loss"] <= goal)
@@ -178,12 +194,18 @@ def cost_of_loss(run: Run, goal: float, tau: float) -> float:
 
 def final_loss(run: Run) -> float:
     """The loss at the end; the worst there is for a run that diverged."""
-    return np.inf if run.manifest["status"] == "diverged" else float(run.columns["loss"][-1])
+    return np.inf if diverged(run) else float(run.columns["loss"][-1])
+
+
+def final_suboptimality(run: Run) -> float:
+    """The loss at the end above its infimum; infinite for a run that diverged."""
+    # Below its own accuracy the infimum says nothing: such runs are equally good.
+    return np.inf if diverged(run) else max(float(run.columns["suboptimality"][-1]), INFIMUM_ERROR)
 
 
 def share_of_rises(run: Run) -> float:
     """How many of the recorded epochs ended with a higher loss than the one before, as a share."""
-    if run.manifest["status"] == "diverged":
+    if diverged(run):
         return 1.0
     epoch = run.columns["epoch"]
     ends = run.columns["loss"][epoch == np.round(epoch)]

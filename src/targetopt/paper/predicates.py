@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -21,14 +21,21 @@ from targetopt.paper.evidence import (
     NotJudged,
     Where,
     cost_of_loss,
+    diverged,
     final_loss,
+    final_suboptimality,
     share_of_rises,
 )
 
 VISIBLE = 1.01
 """Losses nearer than one per cent tie: no reader of a log-log figure tells them apart."""
 ON_PAR = 2.0
-"""\"On par\" is at most twice the loss: nearer than two neighbouring grid lines of a log axis."""
+"""\"On par\" is at most twice the loss: nearer than two neighbouring grid lines of a log axis.
+
+Where the optimum is above zero that asks for little; verdicts show suboptimalities beside it."""
+
+COUNTS = ("oracle_calls", "inner_steps", "forward_calls", "backward_calls")
+"""What a run has done, besides asking for losses."""
 
 ALWAYS, PLAINLY, MOSTLY = 1.0, 0.9, 0.5
 """The share of cases a claim asks for: "across both m and batch size", a plain statement, "generally"."""
@@ -36,13 +43,17 @@ ALWAYS, PLAINLY, MOSTLY = 1.0, 0.9, 0.5
 
 @dataclass(frozen=True)
 class Scores:
-    """``values[seed, case]``, what each case is, and where there are losses to compare, their ratios."""
+    """``values[seed, case]``, what each case is, and where there are losses to compare, their ratios.
+
+    ``further`` are numbers that a verdict shows beside its own.
+    """
 
     values: Array
     cases: list[str]
     batch_sizes: list[int | str]
     ratios: Array | None = None
     compared: str = "losses"
+    further: Mapping[str, float | str] = field(default_factory=dict)
 
 
 Pair = tuple[Case, list[Case]]
@@ -100,7 +111,7 @@ class Beats:
 
 @dataclass(frozen=True)
 class OnPar:
-    """The final loss is at most ``factor`` times that of every rival."""
+    """The final loss is at most ``factor`` times that of every rival; two diverged runs tie."""
 
     contests: tuple[Contest, ...]
     factor: float = ON_PAR
@@ -108,7 +119,8 @@ class OnPar:
 
     def scores(self, evidence: Evidence) -> Scores:
         def near(ours: Array, theirs: Array) -> Array:
-            return np.asarray(ours <= self.factor * theirs, dtype=float)
+            both_diverged = np.isinf(ours) & np.isinf(theirs)
+            return np.where(both_diverged, 0.5, ours <= self.factor * theirs)
 
         return _compared(_all_pairs(self.contests, evidence, self.where), near)
 
@@ -118,7 +130,10 @@ class OnPar:
 
 @dataclass(frozen=True)
 class Cheaper:
-    """Every rival's final loss is reached at a lower modelled cost than the rival needed for it."""
+    """Every rival's final loss is reached at a lower modelled cost than the rival needed for it.
+
+    A run that diverged has no final loss to reach, and has reached none: it loses to one that did not.
+    """
 
     contests: tuple[Contest, ...]
     tau: float
@@ -126,24 +141,49 @@ class Cheaper:
 
     def scores(self, evidence: Evidence) -> Scores:
         pairs = _all_pairs(self.contests, evidence, self.where)
-        ratios = np.array([[self._ratio(case, o) for o in others] for case, others in pairs])
-        worst = ratios.max(axis=1)
+        worst = _worst_ratios(pairs, self._ratio)
         scored = _scores([case for case, _ in pairs], [(r < 1) + 0.5 * (r == 1) for r in worst])
         return replace(scored, ratios=worst.T, compared="costs")
 
-    def _ratio(self, case: Case, rival: Case) -> Array:
-        """Our cost over theirs, for each seed."""
-        found = []
-        for seed in sorted(case.seeds):
-            goal = final_loss(rival.seeds[seed])
-            costs = [cost_of_loss(each.seeds[seed], goal, self.tau) for each in (case, rival)]
-            found.append(_ratio(*costs))
-        return np.array(found)
+    def _ratio(self, ours: Run, theirs: Run) -> float:
+        goal = final_loss(theirs)
+        return _ratio(*(cost_of_loss(run, goal, self.tau) for run in (ours, theirs)))
 
     def describe(self) -> str:
         return (
             f"the rival's final loss reached at a lower oracle calls × {self.tau:g} + inner steps than "
             "the rival's own"
+        )
+
+
+@dataclass(frozen=True)
+class NoDearer:
+    """None of the counts of work at the end of the run is visibly above that of any rival."""
+
+    contests: tuple[Contest, ...]
+
+    def scores(self, evidence: Evidence) -> Scores:
+        pairs = _all_pairs(self.contests, evidence, EVERYWHERE)
+        worst = _worst_ratios(pairs, self._ratio)
+        # Of two that diverged neither has done the work: a tie, as elsewhere.
+        ended = [case.measure(lambda run: float(not diverged(run))) for case, _ in pairs]
+        columns = [
+            np.where((r == 1) & (e == 0), 0.5, r <= VISIBLE)
+            for r, e in zip(worst, ended, strict=True)
+        ]
+        return replace(
+            _scores([case for case, _ in pairs], columns), ratios=worst.T, compared="counts"
+        )
+
+    def _ratio(self, ours: Run, theirs: Run) -> float:
+        return max(
+            _ratio(*(float(run.columns[count][-1]) for run in (ours, theirs))) for count in COUNTS
+        )
+
+    def describe(self) -> str:
+        return (
+            "oracle calls, inner steps, forward and backward passes of the whole run, each at most "
+            f"{VISIBLE:g} times the rival's"
         )
 
 
@@ -208,12 +248,57 @@ class Reaches:
         return f"‖∇h‖ < {self.level:g} before the last epoch ends"
 
 
+SEVERAL = 2
+"""How many are "multiple"."""
+
+
+@dataclass(frozen=True)
+class ReachesOnSeveral:
+    """The gradient norm falls below ``level``, with some ``m``, on several data sets and batch sizes.
+
+    The two counts are the cases.
+    """
+
+    methods: Methods
+    level: float
+
+    def scores(self, evidence: Evidence) -> Scores:
+        reached = Reaches(self.methods, self.level).scores(evidence).values > 0
+        cases = evidence.cases(self.methods)
+        kinds = {
+            "data sets": [case.problem for case in cases],
+            "batch sizes": [str(case.batch_size) for case in cases],
+        }
+        columns, counted = [], {}
+        for kind, names in kinds.items():
+            run = len(set(names))
+            if run < SEVERAL:
+                raise NotJudged(
+                    f"it speaks of multiple {kind}; there is one {kind.removesuffix('s')}"
+                )
+            counts = [len(set(itertools.compress(names, of_seed))) for of_seed in reached]
+            columns.append([float(count >= SEVERAL) for count in counts])
+            counted[f"{kind}, seed by seed"] = f"{', '.join(map(str, counts))} of {run}"
+        everywhere: list[int | str] = ["all"] * len(kinds)
+        return Scores(np.array(columns).T, list(kinds), everywhere, further=counted)
+
+    def describe(self) -> str:
+        return (
+            f"‖∇h‖ < {self.level:g} before the last epoch ends with some m, on {SEVERAL} or more data "
+            f"sets (one case) and at {SEVERAL} or more batch sizes (the other)"
+        )
+
+
+DRAWN = "bootstrap, seeds drawn once for all cases"
+"""Where the interval of a verdict comes from."""
+
+
 def judge(claim: str, predicate: Predicate, asks: float, evidence: Evidence) -> Verdict:
     """A claim that a share of cases, ``asks``, satisfies ``predicate``.
 
-    Holds if the whole 95 % interval of the share (bootstrap over seeds, cases fixed) is above
-    ``asks``; does not hold if all of it is below ½; mixed otherwise. With one seed there is no
-    interval, and the share itself decides.
+    Holds if the whole 95 % interval of the share (bootstrap over seeds, drawn once for all cases,
+    which share starts, batches and rivals) is above ``asks``; does not hold if all of it is below ½;
+    mixed otherwise. With one seed there is no interval, and the share itself decides.
     """
     scores = predicate.scores(evidence)
     share, low, high = _interval(scores.values, statistics.mean)
@@ -231,11 +316,12 @@ def judge(claim: str, predicate: Predicate, asks: float, evidence: Evidence) -> 
         middle = float(statistics.quantile(scores.ratios.ravel(), 0.5))
         numbers[f"median ratio of {scores.compared}"] = middle
         worst = int(np.median(scores.ratios, axis=0).argmax())
+    numbers |= scores.further
     if per_case[worst] < 1:
         numbers["worst case"] = scores.cases[worst]
     test = (
         f"{predicate.describe()}; share of {len(scores.cases)} cases × {len(scores.values)} seeds "
-        f"{'all' if asks == 1 else f'above {asks:g}'} (bootstrap over seeds); {evidence.scale}"
+        f"{'all' if asks == 1 else f'above {asks:g}'} ({DRAWN}); {evidence.scale}"
     )
     return Verdict(claim, verdict, numbers, scores.values.size, test)
 
@@ -260,12 +346,12 @@ def judge_difference(
         "difference": value,
         "95 % interval": f"{low:.3g} … {high:.3g}" if len(scores.values) > 1 else "one seed: none",
     }
-    test = f"{predicate.describe()}; difference of shares above 0; {evidence.scale}"
+    test = f"{predicate.describe()}; difference of shares above 0 ({DRAWN}); {evidence.scale}"
     return Verdict(claim, verdict, numbers, scores.values.size, test)
 
 
 def _interval(values: Array, statistic: statistics.Statistic) -> tuple[float, float, float]:
-    found = statistics.bootstrap(values, statistic, better="higher")
+    found = statistics.paired_bootstrap(values, statistic, better="higher")
     value = float(found.value)
     return (value, float(found.low), float(found.high)) if found.has_interval else (value,) * 3
 
@@ -286,17 +372,60 @@ def _all_pairs(contests: tuple[Contest, ...], evidence: Evidence, where: Where) 
 
 def _compared(pairs: Sequence[Pair], score: _Score) -> Scores:
     columns, ratios = [], []
-    for case, others in pairs:
-        ours = case.measure(final_loss)
-        theirs = np.min([other.measure(final_loss) for other in others], axis=0)
+    for pair in pairs:
+        ours, theirs = _with_best_rival(pair, final_loss)
         columns.append(score(ours, theirs))
-        ratios.append([_ratio(a, b) for a, b in zip(ours, theirs, strict=True)])
-    return replace(_scores([case for case, _ in pairs], columns), ratios=np.array(ratios).T)
+        ratios.append(_ratios(ours, theirs))
+    return replace(
+        _scores([case for case, _ in pairs], columns),
+        ratios=np.array(ratios).T,
+        further=_suboptimalities(pairs),
+    )
+
+
+def _suboptimalities(pairs: Sequence[Pair]) -> dict[str, float | str]:
+    """The median ratio of suboptimalities, over the cases whose infimum is known; none if none is."""
+    known = [p for p in pairs if all(case.knows("suboptimality") for case in (p[0], *p[1]))]
+    if not known:
+        return {}
+    ratios = np.array([_ratios(*_with_best_rival(pair, final_suboptimality)) for pair in known])
+    where = "" if len(known) == len(pairs) else f" ({len(known)} of {len(pairs)} cases)"
+    middle = float(statistics.quantile(ratios.ravel(), 0.5))
+    return {f"median ratio of suboptimalities{where}": middle}
+
+
+def _with_best_rival(pair: Pair, of: Callable[[Run], float]) -> tuple[Array, Array]:
+    """A case's number and the lowest of its rivals', for each seed."""
+    case, others = pair
+    return case.measure(of), np.min([other.measure(of) for other in others], axis=0)
+
+
+def _worst_ratios(pairs: Sequence[Pair], ratio: Callable[[Run, Run], float]) -> Array:
+    """``[case, seed]``: the largest ratio to a rival; 0, 1 or infinite if the rival, both or we diverged."""
+
+    def of(ours: Run, theirs: Run) -> float:
+        if diverged(ours) or diverged(theirs):
+            return _ratio(*(np.inf if diverged(run) else 1.0 for run in (ours, theirs)))
+        return ratio(ours, theirs)
+
+    return np.array(
+        [
+            [
+                max(of(case.seeds[seed], other.seeds[seed]) for other in others)
+                for seed in sorted(case.seeds)
+            ]
+            for case, others in pairs
+        ]
+    )
 
 
 def _scores(cases: Sequence[Case], columns: Sequence[Array]) -> Scores:
     labels, sizes = [case.label for case in cases], [case.batch_size for case in cases]
     return Scores(np.stack(columns, axis=1), labels, sizes)
+
+
+def _ratios(ours: Array, theirs: Array) -> list[float]:
+    return [_ratio(a, b) for a, b in zip(ours, theirs, strict=True)]
 
 
 def _ratio(ours: float, theirs: float) -> float:
