@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 from targetopt.bench.files import write_whole
 from targetopt.types import TargetoptError
 
-Judgement = Literal["holds", "does not hold", "mixed"]
+Judgement = Literal["holds", "does not hold", "mixed", "not judged"]
 JUDGEMENTS: tuple[str, ...] = get_args(Judgement)
 FILE = "verdicts.json"
 
@@ -36,7 +36,7 @@ class Verdict:
 
     Attributes:
         claim: the claim, in a sentence.
-        verdict: ``holds``, ``does not hold`` or ``mixed``.
+        verdict: ``holds``, ``does not hold`` or ``mixed``; ``not judged`` where what it needs is missing.
         numbers: what was measured, by name; a string is taken as it stands.
         n: the number of runs (or pairs of runs) behind it.
         test: how it was decided.

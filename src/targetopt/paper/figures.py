@@ -98,7 +98,8 @@ def check(name: str) -> None:
     near = difflib.get_close_matches(name, names(), n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     raise BadArgument(
-        f"figure={name!r} is unknown.{hint} The figures are: {', '.join(names())}; or 'all'."
+        f"figure={name!r} is unknown.{hint} The figures are: {', '.join(names())}; or all of a group: "
+        "'supervised', 'imitation', 'theory', 'all'."
     )
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import io
 import json
 import shutil
+import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -38,7 +39,9 @@ RECORDS = 64
 COLOURS = 32
 """Colours of a published png: lines and letters need no more, and it takes a quarter of the space."""
 
-FIGURES = ("curves-loss", "curves-suboptimality", "cost-loss", "price-loss-batch-625", "oil-")
+FIGURES = (
+    "rules-loss", "curves-loss", "curves-suboptimality", "cost-loss", "price-loss-batch-625", "oil-",
+)  # fmt: skip
 """How the names of the figures begin that are published; the others are in the reports."""
 
 
@@ -90,9 +93,16 @@ def _facts(done: Reproduction, runs: Sequence[Run], scale: str) -> dict[str, Any
         "status": {run: manifest["status"] for run, manifest in manifests.items()},
         "cpu_time": {run: seconds(manifest) for run, manifest in manifests.items()},
         "trial_cpu_time": {run: seconds(store.manifest(run)) for run in sorted(trials)},
-        "left_open": done.left_open,
+        "title": _title(done.directory),
+        "started": sorted(manifest["started"] for manifest in manifests.values()),
         **{key: distinct(key) for key in ("commit", "machine", "versions")},
     }
+
+
+def _title(directory: Path) -> str:
+    """What was run: the figure, its scale, and which data stood in for others."""
+    spec = directory / "spec.toml"
+    return str(tomllib.loads(spec.read_text(encoding="utf-8"))["name"]) if spec.exists() else ""
 
 
 def _spelt(value: Any) -> str:

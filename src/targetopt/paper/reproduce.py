@@ -75,7 +75,8 @@ def reproduce(
             found.append(Reproduction(name, directory, summary))
             continue
         judged = claims.judge_figure(out, name)
-        verdicts.write(directory, judged.verdicts)
+        unjudged = [Verdict(claim, "not judged", test=why) for claim, why in judged.left_open]
+        verdicts.write(directory, [*judged.verdicts, *unjudged])
         further = oil_pictures.draw(directory, name) if name in oil_claims.CLAIMS else []
         report.write(directory, further=further)
         found.append(Reproduction(name, directory, summary, judged.verdicts, judged.left_open))

@@ -39,7 +39,7 @@ def _page(
         "(../docs/reproduction.md)."
     )
     yield ""
-    yield "| figure | the paper's claims: hold / mixed / do not | beyond the paper |"
+    yield "| figure | the paper's claims: hold / mixed / do not / not judged | beyond the paper |"
     yield "|---|---|---|"
     for name, found in judged.items():
         ours = [verdict for verdict in found if verdict.claim.startswith(BEYOND)]
@@ -57,10 +57,12 @@ def _page(
     yield ""
     yield (
         "`FIGURE/curves.parquet` has a row per recorded step, with the id of its run: at most 64 records a run, "
-        "measurements as float32. This does the run again, alone:"
+        "measurements as float32. This finds the runs of a line, and does one of them again, alone:"
     )
     yield ""
-    yield "    targetopt run results/FIGURE/spec.toml --only ID --out redo"
+    yield "    python -c \"import pandas as pd; t = pd.read_parquet('FIGURE/curves.parquet'); \\"
+    yield "        print(t[['problem', 'batch_size', 'label', 'seed', 'run']].drop_duplicates().to_string())\""
+    yield "    targetopt run FIGURE/spec.toml --only ID --out redo"
     yield ""
     yield (
         "Its numbers are the same, bit for bit, each time it is done with the same versions on the same machine."
@@ -69,7 +71,7 @@ def _page(
 
 def _counted(found: list[Verdict]) -> str:
     counts = Counter[str](verdict.verdict for verdict in found)
-    order = ("holds", "mixed", "does not hold")
+    order = ("holds", "mixed", "does not hold", "not judged")
     return " / ".join(str(counts[verdict]) for verdict in order) if found else "–"
 
 
@@ -89,6 +91,9 @@ def _economy(facts: list[Facts]) -> Iterator[str]:
     if trials:
         took = duration(sum(trials.values()))
         yield f"| runs that step sizes were chosen by | {len(trials)}, {took} of processor time |"
+    started = [moment for each in facts for moment in each.get("started", [])]
+    if started:
+        yield f"| begun | {min(started)} to {max(started)} |"
     for key in ("commit", "machine", "versions"):
         values = dict.fromkeys(value for each in facts for value in each[key])
         yield f"| {key} | {'; '.join(values)} |"
@@ -98,16 +103,25 @@ def _figure(folder: Path, name: str, facts: Facts, judged: list[Verdict]) -> Ite
     yield ""
     yield f"### {name}"
     yield ""
-    yield f"{figures.title(name)}, {facts['scale']} scale."
+    yield f"{facts['title'] or figures.title(name)}."
     if facts["shown"]:
         busy = duration(sum(facts["cpu_time"].values()))
         yield (
-            f"Data: {'; '.join(facts['data'])}. {len(facts['cpu_time'])} runs, {busy} of processor time."
+            f"Data: {'; '.join(facts['data'])}. {len(facts['cpu_time'])} runs, {busy} of processor time. "
+            f"Redraw, with just these data: `targetopt run {name}/spec.toml --out redo && targetopt report redo`; "
+            f"with the data the paper names, if they can be had: "
+            f"`targetopt reproduce {name} --scale {facts['scale']}`."
         )
-    yield f"Redraw: `targetopt reproduce {name} --scale {facts['scale']}`."
+    else:
+        yield f"Redraw: `targetopt reproduce {name} --scale {facts['scale']}`."
     yield ""
     pictures = sorted(
-        folder.glob("*.png"), key=lambda path: (path.stem != "curves-loss", path.stem)
+        folder.glob("*.png"),
+        key=lambda path: (
+            not path.stem.startswith("rules-"),
+            path.stem != "curves-loss",
+            path.stem,
+        ),
     )
     for picture in pictures[:1]:
         yield f"![{picture.stem}]({name}/{picture.name})"
@@ -126,8 +140,6 @@ def _figure(folder: Path, name: str, facts: Facts, judged: list[Verdict]) -> Ite
             f"| **{verdict.verdict}** | {_cell(verdict.claim)} | {_cell(numbers)} | {verdict.n} "
             f"| {_cell(verdict.test)} |"
         )
-    for claim, reason in facts["left_open"]:
-        yield f"| not judged | {_cell(claim)} | | | {_cell(reason)} |"
     choices = tuning.read(folder)
     if choices:
         edges = sum(bool(choice["at_edge"]) for choice in choices)
