@@ -35,7 +35,11 @@ def test_compiling_and_loading_give_the_same_bits(tmp_path: Path) -> None:
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
     first, second = (
         subprocess.run(
-            [sys.executable, "-c", FITS], env=environment, capture_output=True, text=True, check=True
+            [sys.executable, "-c", FITS],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
         ).stdout.splitlines()
         for _ in range(2)
     )
