@@ -35,7 +35,7 @@ _MARKERS = dict(
     )
 )
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-_FAR = 1e300
+_FAR = 1e200  # matplotlib adds margins to it, which must stay finite
 _RC = {
     "text.parse_math": False,
     "font.family": "DejaVu Sans",

@@ -145,6 +145,8 @@ def quantile(values: Array, q: float) -> Array:
         2.0
         >>> float(quantile(np.array([1.0, 2.0, np.inf]), 0.6))
         inf
+        >>> float(quantile(np.array([-np.inf, 2.0, 3.0]), 0.25))
+        -inf
     """
     ordered = np.sort(values, axis=-1)
     position = q * (ordered.shape[-1] - 1)
@@ -153,8 +155,8 @@ def quantile(values: Array, q: float) -> Array:
     below = math.floor(position)
     weight = position - below
     low, high = ordered[..., below], ordered[..., min(below + 1, ordered.shape[-1] - 1)]
-    # Equal neighbours (both infinite, too) and weight 0 must not meet inf − inf or 0 · inf.
-    between = (weight > 0) & (low != high)
+    # Equal neighbours, weight 0 and −inf below must not meet inf − inf or 0 · inf.
+    between = (weight > 0) & (low != high) & (low != -np.inf)
     rise = np.subtract(high, low, out=np.zeros_like(low), where=between)
     return np.asarray(low + np.multiply(rise, weight, out=np.zeros_like(low), where=between))
 

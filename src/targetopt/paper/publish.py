@@ -43,6 +43,8 @@ FIGURES = (
     "rules-loss", "curves-loss", "curves-suboptimality", "cost-loss", "price-loss-batch-625", "oil-",
 )  # fmt: skip
 """How the names of the figures begin that are published; the others are in the reports."""
+OWN = "oil-"
+"""Figures with pictures of their own, in the paper's layout, need no others."""
 
 
 def publish(found: Sequence[Reproduction], to: Path, *, scale: str) -> Path:
@@ -56,7 +58,9 @@ def publish(found: Sequence[Reproduction], to: Path, *, scale: str) -> Path:
             folder.mkdir(parents=True, exist_ok=True)
         for old in folder.glob("*.png"):
             old.unlink()
-        for picture in sorted((done.directory / "figures").glob("*.png")):
+        pictures = sorted((done.directory / "figures").glob("*.png"))
+        own = [picture for picture in pictures if picture.stem.startswith(OWN)]
+        for picture in own or pictures:
             if done.summary is None or picture.stem.startswith(FIGURES):
                 write_whole(folder / picture.name, _small(picture))
         for name in ("spec.toml", "verdicts.json", "tuning.json"):
@@ -149,7 +153,8 @@ def _curves(figure: str, runs: Sequence[Run]) -> bytes:
     columns = {name: pa.array(texts).dictionary_encode() for name, texts in words.items()}
     for name, parts in numbers.items():
         kind = pa.int64() if name in _COUNTS else pa.float32()
-        columns[name] = pa.array(np.concatenate(parts).astype(kind.to_pandas_dtype()), kind)
+        with np.errstate(over="ignore"):  # a diverging loss may be infinite a few steps earlier
+            columns[name] = pa.array(np.concatenate(parts).astype(kind.to_pandas_dtype()), kind)
     buffer = pa.BufferOutputStream()
     # Whole numbers and words repeat from run to run; measurements do not, so their bytes are split.
     floats = [name for name in recorded if name not in _COUNTS]
