@@ -18,8 +18,9 @@ from targetopt.problems.imitation.needs import MissingPackage
 from targetopt.problems.imitation.network import Network
 from targetopt.problems.imitation.policy import GaussianPolicy, load_policy
 from targetopt.problems.imitation.reachable import best_loss
+from targetopt.problems.imitation.rounds import Result, Round, Training
 from targetopt.problems.imitation.stable_baselines import from_stable_baselines3
-from targetopt.problems.imitation.training import Result, Round, Training, train
+from targetopt.problems.imitation.training import train
 
 __all__ = [
     "Batch",

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from targetopt.problems.imitation.training import Round
+    from targetopt.problems.imitation.rounds import Round
 
 EVERY = 5.0
 """Seconds between two plain lines."""

@@ -81,7 +81,7 @@ class SsoUpdate:
         self._inner_optimizer: dict[str, Any] = {}
         if isinstance(
             inner, Torch
-        ):  # all that `written` sees of its factory is that it is a function
+        ):  # its factory is a function, of which `written` sees nothing more
             self._inner_optimizer = options(inner.factory(list(policy.parameters())))
 
     def __call__(self, batch: Batch) -> Counts:
