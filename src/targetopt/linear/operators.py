@@ -10,6 +10,7 @@ memory would buy nothing.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -158,6 +159,14 @@ class SparseDesign(Design):
             np.insert(self.data, ends, 1.0),
             d + 1,
         )
+
+    @cached_property
+    def without_empty_columns(self) -> tuple[SparseDesign, NDArray[np.intp]]:
+        """A design of the columns that hold anything, and their numbers in this one."""
+        filled = np.bincount(self.indices, minlength=self.shape[1]) > 0
+        place = np.cumsum(filled, dtype=np.int32) - np.int32(1)
+        columns = filled.nonzero()[0]
+        return SparseDesign(self.indptr, place[self.indices], self.data, columns.size), columns
 
     def row_norms_squared(self) -> Array:
         row = np.repeat(np.arange(self.shape[0]), np.diff(self.indptr))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from targetopt.linear.compiled import batch, losses
-from targetopt.linear.compiled.batch import Batch, Matrix
+from targetopt.linear.compiled import losses, rows
+from targetopt.linear.compiled.batch import Matrix
 from targetopt.linear.compiled.jit import as_written, jit
 from targetopt.linear.compiled.quadratic import dot
 from targetopt.linear.spec import (
@@ -20,7 +20,6 @@ from targetopt.linear.spec import (
     GROW,
     INNER_STEPS,
     LAST_STEP,
-    MATVEC,
     ORACLE_CALLS,
     RESTART,
     SECOND,
@@ -34,6 +33,7 @@ from targetopt.linear.spec import (
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
+Columns = NDArray[np.int32]
 
 
 @jit
@@ -53,75 +53,64 @@ def run(
     counts: Index,
 ) -> int:
     """See `targetopt.linear.plain.run_baseline`."""
-    mark = np.full(X.columns, -1, np.int32)
-    # Without weight decay or momentum, columns the batch does not touch stay as they are.
-    touches_all = decay > 0.0 or baseline.kind == ADAM_KIND or baseline.kind == SVRG_KIND
-    full = np.empty(X.columns if touches_all else 0)
+    # Without weight decay or momentum, columns the batch does not touch stay as they are: then the
+    # gradient is taken from g, where it gathers, as a list of its non-zeros.
+    everywhere = decay > 0.0 or baseline.kind == ADAM_KIND or baseline.kind == SVRG_KIND
+    g = np.zeros(X.columns)
+    listed = 0 if everywhere else X.columns + 1
+    columns, values = np.empty(listed, np.int32), np.empty(listed)
     begin = 0
     for t in range(ends.size):
-        rows = order[begin : ends[t]]
+        batch = order[begin : ends[t]]
         begin = ends[t]
-        XB, _ = batch.load(X, rows, MATVEC, 1, False, mark)
-        local = batch.read(XB, theta)
-        z, slope = np.empty(rows.size), np.empty(rows.size)
-        batch.matvec(XB, local, z)
-        _slopes(loss, rows, y, z, slope)
+        z, p, slope = np.empty(batch.size), np.empty(batch.size), np.empty(batch.size)
+        rows.matvec(X, batch, theta, z)
+        _slopes(loss, batch, y, z, slope)
         if not np.isfinite(dot(slope, slope)):
             return t
         _count_gradient(counts)
         counts[INNER_STEPS] += 1
         numbers[STEPS_MADE] += 1.0
-        g = np.zeros(XB.width)
-        batch.add_rmatvec(XB, slope, g)
+        rows.add_rmatvec(X, batch, slope, g)
         if baseline.kind == SVRG_KIND:
-            batch.matvec(XB, batch.read(XB, memory[FIRST]), z)
-            _slopes(loss, rows, y, z, slope)
-            for i in range(rows.size):
+            rows.matvec(X, batch, memory[FIRST], z)
+            _slopes(loss, batch, y, z, slope)
+            for i in range(batch.size):
                 slope[i] = -slope[i]
-            batch.add_rmatvec(XB, slope, g)
+            rows.add_rmatvec(X, batch, slope, g)
             _count_gradient(counts)
-        if touches_all:
             for j in range(theta.size):
-                full[j] = decay * theta[j]
-            if baseline.kind == SVRG_KIND:
-                for j in range(theta.size):
-                    full[j] += memory[SECOND, j]
-            _add(XB, g, full)
-            _update(
-                loss, baseline, decay, XB, rows, y, z, lr, multipliers[t], theta, full, False,
-                memory, numbers, counts,
-            )  # fmt: skip
+                g[j] += memory[SECOND, j]
+        if decay > 0.0:
+            for j in range(theta.size):
+                g[j] += decay * theta[j]
+        if baseline.kind == SLS_KIND:
+            rows.matvec(X, batch, g, p)
+        if everywhere:
+            along = dot(theta, g) if decay > 0.0 else 0.0
+            step = _step(
+                loss, baseline, decay, batch, y, z, p, lr, multipliers[t], g, along, numbers, counts
+            )
+            _move_all(baseline, numbers[STEPS_MADE], step, theta, g, memory)
+            for j in range(g.size):
+                g[j] = 0.0
         else:
-            tables = np.empty((memory.shape[0], XB.width))
-            for table in range(memory.shape[0]):
-                tables[table] = batch.read(XB, memory[table])
-            _update(
-                loss, baseline, decay, XB, rows, y, z, lr, multipliers[t], local, g, True,
-                tables, numbers, counts,
+            length = rows.collect(X, batch, g, columns, values)
+            sparse = values[:length]
+            step = _step(
+                loss, baseline, 0.0, batch, y, z, p, lr, multipliers[t], sparse, 0.0, numbers,
+                counts,
             )  # fmt: skip
-            batch.write(XB, local, theta)
-            for table in range(memory.shape[0]):
-                batch.write(XB, tables[table], memory[table])
+            _move_some(baseline, step, theta, columns, sparse, memory[FIRST])
     return int(ends.size)
 
 
 @jit
-def _slopes(loss: LossSpec, rows: Index, y: Array, z: Array, slope: Array) -> None:
+def _slopes(loss: LossSpec, batch: Index, y: Array, z: Array, slope: Array) -> None:
     """∂ℓ_i/∂z_i divided by the number of rows."""
-    share = 1.0 / rows.size
-    for i in range(rows.size):
-        slope[i] = losses.slope(loss, z[i], y[rows[i]]) * share
-
-
-@jit
-def _add(XB: Batch, local: Array, full: Array) -> None:
-    """full += local, spread over its columns."""
-    if XB.all_columns:
-        for j in range(full.size):
-            full[j] += local[j]
-    else:
-        for j in range(XB.width):
-            full[XB.active[j]] += local[j]
+    share = 1.0 / batch.size
+    for i in range(batch.size):
+        slope[i] = losses.slope(loss, z[i], y[batch[i]]) * share
 
 
 @jit
@@ -129,6 +118,65 @@ def _count_gradient(counts: Index) -> None:
     counts[ORACLE_CALLS] += 1
     counts[FORWARD_CALLS] += 1
     counts[BACKWARD_CALLS] += 1
+
+
+@jit
+def _step(
+    loss: LossSpec,
+    baseline: BaselineSpec,
+    decay: float,
+    batch: Index,
+    y: Array,
+    z: Array,
+    p: Array,
+    lr: float,
+    multiplier: float,
+    g: Array,
+    along: float,
+    numbers: Array,
+    counts: Index,
+) -> float:
+    """The step size; g holds the gradient's non-zeros at least, p its products with the rows."""
+    if baseline.kind == ADAGRAD_NORM_KIND:
+        numbers[ACCUMULATED] += dot(g, g)
+        return (
+            lr * multiplier / np.sqrt(numbers[ACCUMULATED]) if numbers[ACCUMULATED] > 0.0 else 0.0
+        )
+    if baseline.kind == SLS_KIND:
+        return multiplier * _line_search(
+            loss, baseline, decay, batch, y, z, p, lr, dot(g, g), along, numbers, counts
+        )
+    return lr * multiplier
+
+
+@jit
+def _move_all(
+    baseline: BaselineSpec, steps: float, step: float, theta: Array, g: Array, memory: Array
+) -> None:
+    if baseline.kind == ADAM_KIND:
+        _adam(baseline, steps, step, theta, g, memory[FIRST], memory[SECOND])
+    elif baseline.kind == ADAGRAD_KIND:
+        for j in range(theta.size):
+            memory[FIRST, j] += g[j] * g[j]
+            theta[j] -= step * g[j] / (np.sqrt(memory[FIRST, j]) + baseline.eps)
+    else:
+        for j in range(theta.size):
+            theta[j] -= step * g[j]
+
+
+@jit
+def _move_some(
+    baseline: BaselineSpec, step: float, theta: Array, columns: Columns, g: Array, sums: Array
+) -> None:
+    """As `_move_all`, for a gradient of few non-zeros."""
+    if baseline.kind == ADAGRAD_KIND:
+        for j in range(g.size):
+            column = np.uint32(columns[j])
+            sums[column] += g[j] * g[j]
+            theta[column] -= step * g[j] / (np.sqrt(sums[column]) + baseline.eps)
+    else:
+        for j in range(g.size):
+            theta[np.uint32(columns[j])] -= step * g[j]
 
 
 @as_written
@@ -151,82 +199,38 @@ def _adam(
 
 
 @jit
-def _update(
-    loss: LossSpec,
-    baseline: BaselineSpec,
-    decay: float,
-    XB: Batch,
-    rows: Index,
-    y: Array,
-    z: Array,
-    lr: float,
-    multiplier: float,
-    theta: Array,
-    g: Array,
-    theta_is_local: bool,
-    memory: Array,
-    numbers: Array,
-    counts: Index,
-) -> None:
-    """Move θ by g; all arrays on the same columns (all of them, or the batch's)."""
-    scheduled = lr * multiplier
-    if baseline.kind == ADAM_KIND:
-        _adam(baseline, numbers[STEPS_MADE], scheduled, theta, g, memory[FIRST], memory[SECOND])
-        return
-    if baseline.kind == ADAGRAD_KIND:
-        for j in range(theta.size):
-            memory[FIRST, j] += g[j] * g[j]
-            theta[j] -= scheduled * g[j] / (np.sqrt(memory[FIRST, j]) + baseline.eps)
-        return
-    step = scheduled
-    if baseline.kind == ADAGRAD_NORM_KIND:
-        numbers[ACCUMULATED] += dot(g, g)
-        step = scheduled / np.sqrt(numbers[ACCUMULATED]) if numbers[ACCUMULATED] > 0.0 else 0.0
-    elif baseline.kind == SLS_KIND:
-        step = multiplier * _line_search(
-            loss, baseline, decay, XB, rows, y, z, lr, theta, g, theta_is_local, numbers, counts
-        )
-    for j in range(theta.size):
-        theta[j] -= step * g[j]
-
-
-@jit
 def _line_search(
     loss: LossSpec,
     baseline: BaselineSpec,
     decay: float,
-    XB: Batch,
-    rows: Index,
+    batch: Index,
     y: Array,
     z: Array,
+    p: Array,
     lr: float,
-    theta: Array,
-    g: Array,
-    theta_is_local: bool,
+    squared: float,
+    along: float,
     numbers: Array,
     counts: Index,
 ) -> float:
-    """The accepted step; 0 if there is none."""
+    """The accepted step; 0 if there is none. ``squared`` is ‖g‖², ``along`` θ·g."""
     eta, last = lr, numbers[LAST_STEP]
     if baseline.reset != RESTART and not np.isnan(last):
         eta = min(lr, last * baseline.growth if baseline.reset == GROW else last)
-    squared, along = dot(g, g), dot(theta, g)
-    p = np.empty(rows.size)
-    batch.matvec(XB, g if theta_is_local else batch.read(XB, g), p)
     before = 0.0
-    for i in range(rows.size):
-        before += losses.value(loss, z[i], y[rows[i]])
-    before /= rows.size
+    for i in range(batch.size):
+        before += losses.value(loss, z[i], y[batch[i]])
+    before /= batch.size
     for _ in range(baseline.max_backtracks + 1):
         if squared == 0.0 or eta == 0.0:
             return 0.0
         counts[VALUE_CALLS] += 1
         counts[FORWARD_CALLS] += 1
         after = 0.0
-        for i in range(rows.size):
-            after += losses.value(loss, z[i] - eta * p[i], y[rows[i]])
+        for i in range(batch.size):
+            after += losses.value(loss, z[i] - eta * p[i], y[batch[i]])
         penalty = decay * eta * (0.5 * eta * squared - along)
-        if after / rows.size + penalty <= before - baseline.c * eta * squared:
+        if after / batch.size + penalty <= before - baseline.c * eta * squared:
             numbers[LAST_STEP] = eta
             return eta
         eta *= baseline.shrink

@@ -7,8 +7,15 @@ from numpy.typing import NDArray
 
 from targetopt.linear.compiled import baselines, sso
 from targetopt.linear.compiled.inner import matrix_of
-from targetopt.linear.operators import Design
-from targetopt.linear.spec import BaselineSpec, LossSpec, RuleSpec, SolverSpec
+from targetopt.linear.operators import Design, SparseDesign
+from targetopt.linear.spec import (
+    ADAM_KIND,
+    SVRG_KIND,
+    BaselineSpec,
+    LossSpec,
+    RuleSpec,
+    SolverSpec,
+)
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
@@ -54,7 +61,13 @@ def run_baseline(
     counts: Index,
 ) -> int:
     """See `targetopt.linear.plain.run_baseline`."""
-    return baselines.run(
-        matrix_of(X), y, loss, baseline, decay, order, ends, lr, multipliers, theta, memory,
-        numbers, counts,
-    )  # fmt: skip
+    fixed, steps = (y, loss, baseline, decay), (order, ends, lr, multipliers)
+    sweeps = baseline.kind in (ADAM_KIND, SVRG_KIND)
+    if not sweeps or decay > 0.0 or not isinstance(X, SparseDesign):
+        return baselines.run(matrix_of(X), *fixed, *steps, theta, memory, numbers, counts)
+    # These visit all columns at each step, but move nothing in the empty ones.
+    X, filled = X.without_empty_columns
+    some, tables = theta[filled], np.ascontiguousarray(memory[:, filled])
+    made = baselines.run(matrix_of(X), *fixed, *steps, some, tables, numbers, counts)
+    theta[filled], memory[:, filled] = some, tables
+    return made
