@@ -88,7 +88,26 @@ class Result:
 
     @classmethod
     def load(cls, path: str | Path) -> Result:
-        """The run in a checkpoint as far as it went, without its expert, environment or settings."""
+        """The run in a checkpoint as far as it went, without its expert, environment or settings.
+
+        Example:
+            >>> import tempfile, targetopt as to
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     _ = to.imitation.train(
+            ...         "Swimmer-v5",
+            ...         lambda states: 0.5 * np.tanh(states[:, 3:5]),
+            ...         learner="linear",
+            ...         rounds=2,
+            ...         states_per_round=50,
+            ...         copies=2,
+            ...         evaluate_every=0,
+            ...         checkpoint=f"{folder}/run.pt",
+            ...         progress=False,
+            ...     )
+            ...     result = Result.load(f"{folder}/run.pt")
+            >>> len(result.history), result.policy.environment
+            (2, 'Swimmer-v5')
+        """
         settings, state = checkpoints.read(Path(path))
         mean, dtype, widths = settings["learner"]
         policy = GaussianPolicy(
