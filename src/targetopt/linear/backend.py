@@ -25,10 +25,12 @@ if TYPE_CHECKING:
     from targetopt.linear.operators import Design
     from targetopt.linear.spec import (
         BaselineSpec,
-        LossSpec,
+        Objective,
         RuleSpec,
         Solution,
         SolverSpec,
+        State,
+        Stretch,
     )
 
 Array = NDArray[np.float64]
@@ -79,19 +81,12 @@ class Kernels(Protocol):
     def run_sso(
         self,
         X: Design,
-        y: Array,
-        loss: LossSpec,
+        objective: Objective,
         rule: RuleSpec,
         solver: SolverSpec,
-        decay: float,
         form: int,
-        order: Index,
-        ends: Index,
-        multipliers: Array,
-        theta: Array,
-        memory: Array,
-        numbers: Array,
-        counts: Index,
+        stretch: Stretch,
+        state: State,
         path: Array,
         /,
     ) -> int: ...
@@ -99,18 +94,11 @@ class Kernels(Protocol):
     def run_baseline(
         self,
         X: Design,
-        y: Array,
-        loss: LossSpec,
+        objective: Objective,
         baseline: BaselineSpec,
-        decay: float,
-        order: Index,
-        ends: Index,
         lr: float,
-        multipliers: Array,
-        theta: Array,
-        memory: Array,
-        numbers: Array,
-        counts: Index,
+        stretch: Stretch,
+        state: State,
         /,
     ) -> int: ...
 

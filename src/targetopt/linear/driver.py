@@ -16,7 +16,7 @@ from targetopt.linear import backend, spec
 from targetopt.linear.baselines import SVRG, Baseline
 from targetopt.linear.operators import design
 from targetopt.linear.plain import losses
-from targetopt.linear.sampling import Batches, Index, Sampling
+from targetopt.linear.sampling import Batches, Sampling
 from targetopt.losses import Logistic, Loss
 from targetopt.rules import FTRL, AdaGrad, AdaGradNorm, GradientStep, Rule
 from targetopt.schedules import Constant, Schedule
@@ -224,7 +224,7 @@ class Run:
             multipliers = np.array([self.schedule(self.steps + 1 + t) for t in range(ends.size)])
             done = self.steps - first
             piece = self._NO_PATH if path is None else path[done : done + ends.size]
-            made = self._run_chunk(order, ends, multipliers, piece)
+            made = self._run_chunk(spec.Stretch(order, ends, multipliers), piece)
             self.steps += made
             if made < ends.size:
                 return False
@@ -244,15 +244,15 @@ class Run:
                 f"{path.shape}. np.empty({wanted}) makes one."
             )
 
-    def _run_chunk(self, order: Index, ends: Index, multipliers: Array, path: Array) -> int:
-        kernels = backend.kernels()
-        mutable = (self.theta, self._memory, self._numbers, self._counts)
+    def _run_chunk(self, stretch: spec.Stretch, path: Array) -> int:
+        kernels, design = backend.kernels(), self.design
+        objective = spec.Objective(self.y, self.loss, self.l2)
+        state = spec.State(self.theta, self._memory, self._numbers, self._counts)
         if self.baseline is None:
-            fixed = (self.design, self.y, self.loss, self.rule, self.solver, self.l2, self.form)
-            return int(kernels.run_sso(*fixed, order, ends, multipliers, *mutable, path))
-        fixed_too = (self.design, self.y, self.loss, self.baseline_spec, self.l2)
-        steps = (order, ends, self.lr, multipliers)
-        return int(kernels.run_baseline(*fixed_too, *steps, *mutable))
+            rule, solver, form = self.rule, self.solver, self.form
+            return int(kernels.run_sso(design, objective, rule, solver, form, stretch, state, path))
+        baseline = self.baseline_spec
+        return int(kernels.run_baseline(design, objective, baseline, self.lr, stretch, state))
 
     def _take_snapshot(self) -> None:
         """SVRG's: θ̃ and the full gradient of the loss there, one oracle call per batch."""

@@ -21,6 +21,7 @@ from targetopt.rules.line_search import ROUNDING
 from targetopt.types import MissingCapability
 
 Array = NDArray[np.float64]
+Index = NDArray[np.int64]
 
 # -- forms ----------------------------------------------------------------------------------------
 
@@ -95,6 +96,34 @@ def loss_spec(loss: public_losses.Loss) -> LossSpec:
         f"linear.fit has kernels for Squared, Logistic, Huber, Poisson, Ridged or not; not for "
         f"{type(loss).__name__}. Use to.SSO with a to.Linear forward."
     )
+
+
+# -- runs -----------------------------------------------------------------------------------------
+
+
+class Objective(NamedTuple):
+    """The mean loss of the targets, and ½ decay ‖θ‖²."""
+
+    y: Array
+    loss: LossSpec
+    decay: float
+
+
+class Stretch(NamedTuple):
+    """Consecutive steps: number t uses ``order[ends[t-1]:ends[t]]`` and ``multipliers[t]`` of its step size."""
+
+    order: Index
+    ends: Index
+    multipliers: Array
+
+
+class State(NamedTuple):
+    """All that a run changes, in place: ``memory`` and ``numbers`` are the method's, see below."""
+
+    theta: Array
+    memory: Array
+    numbers: Array
+    counts: Index
 
 
 # -- rules ----------------------------------------------------------------------------------------

@@ -29,6 +29,9 @@ from targetopt.linear.spec import (
     VALUE_CALLS,
     BaselineSpec,
     LossSpec,
+    Objective,
+    State,
+    Stretch,
 )
 
 Array = NDArray[np.float64]
@@ -39,20 +42,16 @@ Columns = NDArray[np.int32]
 @jit
 def run(
     X: Matrix,
-    y: Array,
-    loss: LossSpec,
+    objective: Objective,
     baseline: BaselineSpec,
-    decay: float,
-    order: Index,
-    ends: Index,
     lr: float,
-    multipliers: Array,
-    theta: Array,
-    memory: Array,
-    numbers: Array,
-    counts: Index,
+    stretch: Stretch,
+    state: State,
 ) -> int:
     """See `targetopt.linear.plain.run_baseline`."""
+    y, loss, decay = objective
+    order, ends, multipliers = stretch
+    theta, memory, numbers, counts = state
     # Without weight decay or momentum, columns the batch does not touch stay as they are: then the
     # gradient is taken from g, where it gathers, as a list of its non-zeros.
     everywhere = decay > 0.0 or baseline.kind == ADAM_KIND or baseline.kind == SVRG_KIND
@@ -88,19 +87,14 @@ def run(
             rows.matvec(X, batch, g, p)
         if everywhere:
             along = dot(theta, g) if decay > 0.0 else 0.0
-            step = _step(
-                loss, baseline, decay, batch, y, z, p, lr, multipliers[t], g, along, numbers, counts
-            )
+            step = _step(objective, baseline, batch, z, p, lr, multipliers[t], g, along, state)
             _move_all(baseline, numbers[STEPS_MADE], step, theta, g, memory)
             for j in range(g.size):
                 g[j] = 0.0
         else:
             length = rows.collect(X, batch, g, columns, values)
             sparse = values[:length]
-            step = _step(
-                loss, baseline, 0.0, batch, y, z, p, lr, multipliers[t], sparse, 0.0, numbers,
-                counts,
-            )  # fmt: skip
+            step = _step(objective, baseline, batch, z, p, lr, multipliers[t], sparse, 0.0, state)
             _move_some(baseline, step, theta, columns, sparse, memory[FIRST])
     return int(ends.size)
 
@@ -122,29 +116,28 @@ def _count_gradient(counts: Index) -> None:
 
 @jit
 def _step(
-    loss: LossSpec,
+    objective: Objective,
     baseline: BaselineSpec,
-    decay: float,
     batch: Index,
-    y: Array,
     z: Array,
     p: Array,
     lr: float,
     multiplier: float,
     g: Array,
     along: float,
-    numbers: Array,
-    counts: Index,
+    state: State,
 ) -> float:
     """The step size; g holds the gradient's non-zeros at least, p its products with the rows."""
+    numbers = state.numbers
     if baseline.kind == ADAGRAD_NORM_KIND:
         numbers[ACCUMULATED] += dot(g, g)
         return (
             lr * multiplier / np.sqrt(numbers[ACCUMULATED]) if numbers[ACCUMULATED] > 0.0 else 0.0
         )
     if baseline.kind == SLS_KIND:
+        squared = dot(g, g)
         return multiplier * _line_search(
-            loss, baseline, decay, batch, y, z, p, lr, dot(g, g), along, numbers, counts
+            objective, baseline, batch, z, p, lr, squared, along, state
         )
     return lr * multiplier
 
@@ -200,20 +193,19 @@ def _adam(
 
 @jit
 def _line_search(
-    loss: LossSpec,
+    objective: Objective,
     baseline: BaselineSpec,
-    decay: float,
     batch: Index,
-    y: Array,
     z: Array,
     p: Array,
     lr: float,
     squared: float,
     along: float,
-    numbers: Array,
-    counts: Index,
+    state: State,
 ) -> float:
     """The accepted step; 0 if there is none. ``squared`` is ‖g‖², ``along`` θ·g."""
+    y, loss, decay = objective
+    _, _, numbers, counts = state
     eta, last = lr, numbers[LAST_STEP]
     if baseline.reset != RESTART and not np.isnan(last):
         eta = min(lr, last * baseline.growth if baseline.reset == GROW else last)

@@ -12,9 +12,11 @@ from targetopt.linear.spec import (
     ADAM_KIND,
     SVRG_KIND,
     BaselineSpec,
-    LossSpec,
+    Objective,
     RuleSpec,
     SolverSpec,
+    State,
+    Stretch,
 )
 
 Array = NDArray[np.float64]
@@ -23,51 +25,34 @@ Index = NDArray[np.int64]
 
 def run_sso(
     X: Design,
-    y: Array,
-    loss: LossSpec,
+    objective: Objective,
     rule: RuleSpec,
     solver: SolverSpec,
-    decay: float,
     form: int,
-    order: Index,
-    ends: Index,
-    multipliers: Array,
-    theta: Array,
-    memory: Array,
-    numbers: Array,
-    counts: Index,
+    stretch: Stretch,
+    state: State,
     path: Array,
 ) -> int:
     """See `targetopt.linear.plain.run_sso`."""
-    return sso.run(
-        matrix_of(X), y, loss, rule, solver, decay, form, order, ends, multipliers, theta, memory,
-        numbers, counts, path,
-    )  # fmt: skip
+    return sso.run(matrix_of(X), objective, rule, solver, form, stretch, state, path)
 
 
 def run_baseline(
     X: Design,
-    y: Array,
-    loss: LossSpec,
+    objective: Objective,
     baseline: BaselineSpec,
-    decay: float,
-    order: Index,
-    ends: Index,
     lr: float,
-    multipliers: Array,
-    theta: Array,
-    memory: Array,
-    numbers: Array,
-    counts: Index,
+    stretch: Stretch,
+    state: State,
 ) -> int:
     """See `targetopt.linear.plain.run_baseline`."""
-    fixed, steps = (y, loss, baseline, decay), (order, ends, lr, multipliers)
     sweeps = baseline.kind in (ADAM_KIND, SVRG_KIND)
-    if not sweeps or decay > 0.0 or not isinstance(X, SparseDesign):
-        return baselines.run(matrix_of(X), *fixed, *steps, theta, memory, numbers, counts)
+    if not sweeps or objective.decay > 0.0 or not isinstance(X, SparseDesign):
+        return baselines.run(matrix_of(X), objective, baseline, lr, stretch, state)
     # These visit all columns at each step, but move nothing in the empty ones.
     X, filled = X.without_empty_columns
-    some, tables = theta[filled], np.ascontiguousarray(memory[:, filled])
-    made = baselines.run(matrix_of(X), *fixed, *steps, some, tables, numbers, counts)
-    theta[filled], memory[:, filled] = some, tables
+    theta, memory, _, _ = state
+    some = state._replace(theta=theta[filled], memory=np.ascontiguousarray(memory[:, filled]))
+    made = baselines.run(matrix_of(X), objective, baseline, lr, stretch, some)
+    theta[filled], memory[:, filled] = some.theta, some.memory
     return made

@@ -29,9 +29,11 @@ from targetopt.linear.spec import (
     SUMS,
     TIMES_SEEN,
     VALUE_CALLS,
-    LossSpec,
+    Objective,
     RuleSpec,
     SolverSpec,
+    State,
+    Stretch,
 )
 
 Array = NDArray[np.float64]
@@ -42,54 +44,42 @@ Columns = NDArray[np.int32]
 @jit
 def run(
     X: Matrix,
-    y: Array,
-    loss: LossSpec,
+    objective: Objective,
     rule: RuleSpec,
     solver: SolverSpec,
-    decay: float,
     form: int,
-    order: Index,
-    ends: Index,
-    multipliers: Array,
-    theta: Array,
-    memory: Array,
-    numbers: Array,
-    counts: Index,
+    stretch: Stretch,
+    state: State,
     path: Array,
 ) -> int:
     """See `targetopt.linear.plain.run_sso`."""
+    order, ends, multipliers = stretch
     mark = np.full(X.columns, -1, np.int32)
     begin = 0
     for t in range(ends.size):
         rows = order[begin : ends[t]]
         begin = ends[t]
-        if not _step(
-            X, y, loss, rule, solver, decay, form, rows, multipliers[t], theta, memory, numbers,
-            counts, mark,
-        ):  # fmt: skip
+        if not _step(X, objective, rule, solver, form, rows, multipliers[t], state, mark):
             return t
         if path.shape[0] > 0:
-            path[t] = theta
+            path[t] = state.theta
     return int(ends.size)
 
 
 @jit
 def _step(
     X: Matrix,
-    y: Array,
-    loss: LossSpec,
+    objective: Objective,
     rule: RuleSpec,
     solver: SolverSpec,
-    decay: float,
     form: int,
     rows: Index,
     multiplier: float,
-    theta: Array,
-    memory: Array,
-    numbers: Array,
-    counts: Index,
+    state: State,
     mark: Columns,
 ) -> bool:
+    y, loss, decay = objective
+    theta, _, numbers, counts = state
     XB, form = batch.load(X, rows, form, solver.max_steps, solver.kind == EXACT_SOLVER, mark)
     local = batch.read(XB, theta)
     z = np.empty(rows.size)
@@ -105,9 +95,8 @@ def _step(
     counts[FORWARD_CALLS] += 1
     metric = np.empty(rows.size)
     decay *= _propose(
-        loss, rule, rows, y, z, slope, squared / rows.size, multiplier, memory, numbers, counts,
-        metric,
-    )  # fmt: skip
+        objective, rule, rows, z, slope, squared / rows.size, multiplier, state, metric
+    )
     outside = _squared_outside(XB, local, theta) if decay > 0.0 else 0.0
     problem = setup(
         XB,
@@ -134,23 +123,22 @@ def _step(
 
 @jit
 def _propose(
-    loss: LossSpec,
+    objective: Objective,
     rule: RuleSpec,
     rows: Index,
-    y: Array,
     z: Array,
     slope: Array,
     squared: float,
     multiplier: float,
-    memory: Array,
-    numbers: Array,
-    counts: Index,
+    state: State,
     metric: Array,
 ) -> float:
     """Fill ``metric`` with W and ``slope`` with the surrogate's at z; how many losses that sums."""
+    y, loss, _ = objective
+    _, memory, numbers, _ = state
     eta = rule.lr * multiplier
     if rule.kind == LINE_SEARCH_RULE:
-        accepted = _target_line_search(loss, rule, rows, y, z, slope, squared, numbers, counts)
+        accepted = _target_line_search(objective, rule, rows, z, slope, squared, state)
         numbers[RULE_NUMBER] = accepted
         eta = accepted * multiplier
     elif rule.kind == ADAGRAD_NORM:
@@ -181,16 +169,16 @@ def _propose(
 
 @jit
 def _target_line_search(
-    loss: LossSpec,
+    objective: Objective,
     rule: RuleSpec,
     rows: Index,
-    y: Array,
     z: Array,
     slope: Array,
     squared: float,
-    numbers: Array,
-    counts: Index,
+    state: State,
 ) -> float:
+    y, loss, _ = objective
+    _, _, numbers, counts = state
     before = 0.0
     for i in range(rows.size):
         before += losses.value(loss, z[i], y[rows[i]])

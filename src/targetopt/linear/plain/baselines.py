@@ -27,6 +27,9 @@ from targetopt.linear.spec import (
     VALUE_CALLS,
     BaselineSpec,
     LossSpec,
+    Objective,
+    State,
+    Stretch,
 )
 
 Array = NDArray[np.float64]
@@ -36,25 +39,19 @@ Index = NDArray[np.int64]
 @np.errstate(over="ignore", invalid="ignore")  # divergence is answered, not warned of
 def run_baseline(
     X: Design,
-    y: Array,
-    loss: LossSpec,
+    objective: Objective,
     baseline: BaselineSpec,
-    decay: float,
-    order: Index,
-    ends: Index,
     lr: float,
-    multipliers: Array,
-    theta: Array,
-    memory: Array,
-    numbers: Array,
-    counts: Index,
+    stretch: Stretch,
+    state: State,
 ) -> int:
-    """Steps made: all of ``ends``, or fewer if the targets left the finite numbers.
+    """Steps made: all of the stretch, or fewer if the targets left the finite numbers.
 
-    Step t uses the rows ``order[ends[t-1]:ends[t]]`` and the step size ``lr·multipliers[t]``, which for
-    SLS is the step found from ``lr`` on, times ``multipliers[t]``. ``theta``,
-    ``memory`` and ``numbers`` (see `spec`) and ``counts`` are changed in place.
+    The multipliers are of ``lr``; for SLS, of the step found from ``lr`` on.
     """
+    y, loss, decay = objective
+    order, ends, multipliers = stretch
+    theta, memory, numbers, counts = state
     begin = 0
     for t, end in enumerate(ends):
         rows = order[begin:end]

@@ -27,8 +27,11 @@ from targetopt.linear.spec import (
     TIMES_SEEN,
     VALUE_CALLS,
     LossSpec,
+    Objective,
     RuleSpec,
     SolverSpec,
+    State,
+    Stretch,
 )
 
 Array = NDArray[np.float64]
@@ -38,27 +41,21 @@ Index = NDArray[np.int64]
 @np.errstate(over="ignore", invalid="ignore")  # divergence is answered, not warned of
 def run_sso(
     X: Design,
-    y: Array,
-    loss: LossSpec,
+    objective: Objective,
     rule: RuleSpec,
     solver: SolverSpec,
-    decay: float,
     form: int,
-    order: Index,
-    ends: Index,
-    multipliers: Array,
-    theta: Array,
-    memory: Array,
-    numbers: Array,
-    counts: Index,
+    stretch: Stretch,
+    state: State,
     path: Array,
 ) -> int:
-    """Steps made: all of ``ends``, or fewer if the targets left the finite numbers.
+    """Steps made: all of the stretch, or fewer if the targets left the finite numbers.
 
-    Step t uses the rows ``order[ends[t-1]:ends[t]]`` and η = lr · ``multipliers[t]``. ``theta``,
-    ``memory`` (see `spec`), ``numbers`` and ``counts`` are changed in place: they are the state.
     ``path`` takes θ after each step, one row each, unless it has no rows.
     """
+    y, loss, decay = objective
+    order, ends, multipliers = stretch
+    theta, _, numbers, counts = state
     begin = 0
     for t, end in enumerate(ends):
         rows = order[begin:end]
@@ -70,9 +67,7 @@ def run_sso(
             return t
         counts[ORACLE_CALLS] += 1
         counts[FORWARD_CALLS] += 1
-        slope, metric, summed = _propose(
-            loss, rule, rows, yB, z, slope, multipliers[t], memory, numbers, counts
-        )
+        slope, metric, summed = _propose(loss, rule, rows, yB, z, slope, multipliers[t], state)
         solution = solve_inner(
             XB,
             theta[:, None],
@@ -103,11 +98,10 @@ def _propose(
     z: Array,
     slope: Array,
     multiplier: float,
-    memory: Array,
-    numbers: Array,
-    counts: Index,
+    state: State,
 ) -> tuple[Array, Array, float]:
     """The surrogate's slope at z, its metric, and how many losses it sums."""
+    _, memory, numbers, counts = state
     eta = rule.lr * multiplier
     squared = float(slope @ slope) / rows.size
     if rule.kind == LINE_SEARCH_RULE:
