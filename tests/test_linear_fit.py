@@ -177,10 +177,7 @@ def torch_run(X, y, baseline, lr, schedule, batch_size, epochs, seed, l2):
     return theta.detach().numpy(), opt
 
 
-@pytest.mark.parametrize("name", BACKENDS)
-@pytest.mark.parametrize("l2", [0.0, 1e-2])
-@pytest.mark.parametrize("batch_size", [7, 60])
-@pytest.mark.parametrize(
+every_baseline = pytest.mark.parametrize(
     ("baseline", "lr"),
     [
         (rivals.SGD(), 0.5),
@@ -194,6 +191,12 @@ def torch_run(X, y, baseline, lr, schedule, batch_size, epochs, seed, l2):
     ],
     ids=lambda b: f"{type(b).__name__}{getattr(b, 'reset', '')}",
 )
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+@pytest.mark.parametrize("l2", [0.0, 1e-2])
+@pytest.mark.parametrize("batch_size", [7, 60])
+@every_baseline
 def test_baselines_are_those_of_torch(name, l2, batch_size, baseline, lr):
     X, y = data()
     schedule = to.schedules.inverse_sqrt()
@@ -211,6 +214,26 @@ def test_baselines_are_those_of_torch(name, l2, batch_size, baseline, lr):
         calls = 4 * 3 * per_epoch if isinstance(baseline, rivals.SVRG) else 4 * per_epoch
         assert found.counts.oracle_calls == calls
         assert found.counts.inner_steps == 4 * per_epoch
+
+
+@pytest.mark.parametrize("l2", [0.0, 1e-2])
+@every_baseline
+def test_baselines_on_rows_with_few_of_many_columns(l2, baseline, lr):
+    rng = np.random.default_rng(4)
+    X = rng.normal(size=(60, 500)) * (rng.random((60, 500)) < 0.02)
+    X[:, rng.permutation(500)[:200]] = 0.0
+    X[7] = 0.0  # a row, too
+    y, start = np.where(rng.random(60) < 0.5, 1.0, -1.0), rng.normal(size=500)
+    options = {"baseline": baseline, "lr": lr, "l2": l2, "batch_size": 7, "epochs": 4, "seed": 5}
+    found = []
+    for name in BACKENDS:
+        with backend.use(name):
+            found.append(fit(sp.csr_array(X), y, start=start, **options))
+    for each in found:
+        agree(each.theta, found[-1].theta)
+        assert each.counts == found[-1].counts
+        empty = (X == 0).all(axis=0)
+        assert (each.theta[empty] == start[empty]).all() == (l2 == 0)
 
 
 @pytest.mark.parametrize("name", BACKENDS)
