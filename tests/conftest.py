@@ -1,12 +1,17 @@
 """Fixtures that every test file may use."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
 
 # Two workers on two cores: threads of theirs would only get in each other's way. Before torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# A shell lets what it starts in the background ignore Ctrl-C, and processes inherit that; tests send it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A plugin registers its problem when imported, which is the engine's to do, not the doctest collector's.
 collect_ignore = ["bench_plugin.py"]
