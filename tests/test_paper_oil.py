@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from targetopt.bench import Store, expand
 from targetopt.bench.grid import resolve
@@ -108,7 +109,12 @@ def test_again_it_has_nothing_to_do(found: dict[str, Reproduction]) -> None:
 def test_results_are_published(found: dict[str, Reproduction], tmp_path: Path) -> None:
     page = publish(list(found.values()), tmp_path, scale="smoke").read_text()
     assert "Hopper, online, MLP" in page
-    assert (tmp_path / "fig1-oil" / "oil-loss.png").exists()
+    drawn = found["fig1-oil"].directory / "figures" / "oil-loss.png"
+    with Image.open(drawn) as before, Image.open(tmp_path / "fig1-oil" / "oil-loss.png") as after:
+        colours = [np.asarray(image.convert("RGB"), dtype=int) for image in (before, after)]
+    changed = np.abs(colours[0] - colours[1])
+    assert changed.max() < 48  # no line takes the colour of another
+    assert changed.mean() < 0.5  # nor any band
     assert (tmp_path / "fig3-runtime" / "oil-runtime.png").exists()
 
 

@@ -127,7 +127,19 @@ def test_a_look_depends_on_the_method_alone() -> None:
         alone = palette.styles([method])[0]
         among = palette.styles([*KNOWN])[KNOWN.index(method)]
         assert (alone.light, alone.dark, alone.dash) == (among.light, among.dark, among.dash)
-        assert alone == palette.style({**method, "label": "another label", "lr": 0.3})
+        assert alone == palette.style({**method, "label": "another label"})
+
+
+def test_a_step_of_its_own_is_seen() -> None:
+    usual = {"name": "sso", "rule": "gradient-step", "m": 10, "lr": "theory"}
+    assert palette.style(usual) == palette.style({"name": "sso", "m": 10})
+    for lr in (1.0, "theory*4"):
+        tuned = palette.style({**usual, "lr": lr})
+        assert tuned.dash != palette.style(usual).dash
+        for page in palette.PAGES:
+            colours = (getattr(look, page) for look in (tuned, palette.style(usual)))
+            assert difference(*colours, "typical") >= 0.06
+    assert palette.style({"name": "adam", "lr": 1.0}) == palette.style({"name": "adam"})
 
 
 def test_more_inner_steps_mean_more_contrast() -> None:

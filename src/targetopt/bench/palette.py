@@ -5,7 +5,8 @@ A look is a function of the method alone, never of which other methods are on th
 * the *family* (a baseline's name, or the rule of an SSO variant) gives the hue;
 * the number of inner steps m gives the lightness (more steps, more contrast with the page) and the marker;
 * baselines are dashed and SSO is solid; a step-size schedule breaks the solid line with dots;
-* an inner solver other than Armijo's moves the hue a little and leaves gaps in the line;
+* an inner solver other than Armijo's moves the hue a little and leaves gaps in the line, and so does a
+  step size of SSO's that is not the theoretical one;
 * anything this table does not know is given a hue, a dash and a marker by a hash of its name.
 
 The main hues follow Okabe and Ito's palette, with lightness moved so that every line keeps a contrast
@@ -81,6 +82,8 @@ _INNER: dict[str, tuple[float, Dash]] = {
     "gaussnewton": (-90.0, (11.0, 2.0, 3.0, 2.0, 3.0, 2.0)),
 }
 """By how much an inner solver moves the hue of a rule, and how it breaks its line."""
+_OWN_STEP: tuple[float, Dash] = (-60.0, (7.0, 2.0))
+"""The same for a step size that was given, or tuned."""
 _REPEATED: dict[str, tuple[str, Dash]] = {
     "sgdm": ("sgd", (2.0, 2.0)),
     "adamm": ("adam", (4.0, 1.5)),
@@ -106,7 +109,8 @@ def style(method: Json) -> Style:
     rule = rule_of(method)
     if rule is not None:
         family = _RULES.get(rule) or _hashed(rule)
-        shift, dash = _INNER.get(_plain(str(method.get("inner", ""))), (0.0, SOLID))
+        usual = (0.0, SOLID) if method.get("lr", "theory") == "theory" else _OWN_STEP
+        shift, dash = _INNER.get(_plain(str(method.get("inner", ""))), usual)
         return _ladder(method, family.chroma, family.hue + shift, _schedule_dash(method) or dash)
     if name in _REPEATED:
         base, dash = _REPEATED[name]
@@ -142,7 +146,7 @@ def styles(methods: Sequence[Json]) -> list[Style]:
     """Looks of the methods of one report, in order; never two the same.
 
     Colour and dash are :func:`style`'s always. Where two methods would be drawn identically (say, two learning
-    rates of one method) the later one takes the next free marker.
+    rates of one baseline) the later one takes the next free marker.
     """
     taken: set[Style] = set()
     looks = []

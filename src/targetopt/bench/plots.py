@@ -208,8 +208,8 @@ def slug(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:60] or "x"
 
 
-def _save(results: Results, sheet: Sheet) -> None:
-    cells = sheet.cells
+def legend(results: Results, cells: Sequence[Cell]) -> tuple[list[Entry], str]:
+    """The methods that are shown, and what the mark means that some of them have."""
     shown = sorted({line.method for cell in cells for line in cell.lines})
     lost = {
         line.method
@@ -221,9 +221,13 @@ def _save(results: Results, sheet: Sheet) -> None:
         Entry(results.methods[i].label + (" †" if i in lost else ""), results.methods[i].style)
         for i in shown
     ]
-    note = "† diverged with at least one seed" if lost else ""
+    return entries, "† diverged with at least one seed" if lost else ""
+
+
+def _save(results: Results, sheet: Sheet) -> None:
+    entries, note = legend(results, sheet.cells)
     path = results.directory / "figures" / sheet.picture.name
-    multiples.save(path, cells, sheet.rows, sheet.columns, entries, sheet.paint, note)
+    multiples.save(path, sheet.cells, sheet.rows, sheet.columns, entries, sheet.paint, note)
 
 
 def _curves(results: Results, metric: str, axis: str, tau: float) -> Painter:

@@ -5,7 +5,7 @@ The report has every metric of every run; these are the pictures to be put besid
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,8 @@ import numpy as np
 from targetopt.bench import multiples
 from targetopt.bench.config import MAIN
 from targetopt.bench.lines import Line, Panel, Results, band, better, gather
-from targetopt.bench.multiples import Cell, Entry
-from targetopt.bench.plots import Picture, slug
+from targetopt.bench.multiples import Cell
+from targetopt.bench.plots import Picture, legend, slug
 from targetopt.paper.oil_references import References
 from targetopt.paper.runtimes import step_time
 
@@ -83,15 +83,16 @@ def _curves(
         return "interactions (thousands)", TITLES[metric]
 
     name = f"oil-{slug(metrics[0])}" + ("" if title == MAIN else f"-{slug(title)}")
+    entries, lost = legend(results, cells)
     note = "dotted: the best that the policy class reaches, or the expert's return"
     multiples.save(
         folder / name,
         cells,
         [TITLES[policy] for policy, _ in rows],
         columns,
-        _entries(results, cells),
+        entries,
         paint,
-        note,
+        f"{lost}; {note}" if lost else note,
     )
     shown = " and ".join(TITLES[metric] for metric in metrics)
     heading = "" if title == MAIN else f"{title}: "
@@ -134,11 +135,6 @@ def _paint(ax: Any, cell: Cell, metric: str, results: Results, references: Refer
         multiples.limit(ax, min(ends), max(ends), 5 * max(starts) if log else None, log)
 
 
-def _entries(results: Results, cells: Iterable[Cell]) -> list[Entry]:
-    shown = sorted({line.method for cell in cells for line in cell.lines})
-    return [Entry(results.methods[i].label, results.methods[i].style) for i in shown]
-
-
 def _runtimes(results: Results, folder: Path, title: str) -> Picture:
     """Bars: CPU time of a step over that of an SGD step; rows gatherers, columns states per step."""
     members = results.figures[title]
@@ -172,7 +168,8 @@ def _runtimes(results: Results, folder: Path, title: str) -> Picture:
     columns = [f"{batch.removeprefix('batch ')} states per step" for batch in results.batches]
     rows = [TITLES[gatherer] for gatherer in gatherers]
     name = "oil-runtime" + ("" if title == MAIN else f"-{slug(title)}")
-    multiples.save(folder / name, cells, rows, columns, _entries(results, cells), paint)
+    entries, note = legend(results, cells)
+    multiples.save(folder / name, cells, rows, columns, entries, paint, note)
     heading = "" if title == MAIN else f"{title}: "
     return Picture(name, f"{heading}CPU time of a step over that of an SGD step")
 

@@ -36,8 +36,8 @@ from targetopt.paper.reproduce import Reproduction
 
 RECORDS = 64
 """Rows kept of each run, as evenly in log step as its records are."""
-COLOURS = 32
-"""Colours of a published png: lines and letters need no more, and it takes a quarter of the space."""
+COLOURS = 256
+"""Colours of a published png: lines, bands and letters need no more, and it takes a third of the space."""
 
 FIGURES = (
     "rules-loss", "curves-loss", "curves-suboptimality", "cost-loss", "price-loss-batch-625", "oil-",
@@ -118,7 +118,9 @@ def _spelt(value: Any) -> str:
 def _small(picture: Path) -> bytes:
     buffer = io.BytesIO()
     with Image.open(picture) as image:
-        image.convert("RGB").quantize(COLOURS).save(buffer, "png", optimize=True)
+        # Not by how many pixels have a colour, which would merge thin lines; then refined, for pale bands.
+        few = image.convert("RGB").quantize(COLOURS, Image.Quantize.MAXCOVERAGE, kmeans=3)
+        few.save(buffer, "png", optimize=True)
     return buffer.getvalue()
 
 
