@@ -70,9 +70,13 @@ class Reached(Exception):
 
 
 @pytest.mark.slow
-def test_a_learner_reaches_nine_tenths_of_the_expert_on_hopper() -> None:
-    """The paper's experiment: MLP, online, 1000 states a round, the SAC expert, at most 50 rounds."""
-    goal = 0.9 * im.evaluate(im.load_expert("Hopper-v5"), "Hopper-v5", episodes=10).mean
+@pytest.mark.parametrize("environment", ["Hopper-v5", "Walker2d-v5"])
+def test_a_learner_reaches_nine_tenths_of_the_expert(environment: str) -> None:
+    """The paper's experiment: MLP, online, 1000 states a round, the SAC expert, at most 50 rounds.
+
+    With a little noise instead of the paper's, under which an episode is over before it begins.
+    """
+    goal = 0.9 * im.evaluate(im.load_expert(environment), environment, episodes=10).mean
 
     def stop(latest: im.Round) -> None:
         if latest.mean_return >= goal:
@@ -80,7 +84,7 @@ def test_a_learner_reaches_nine_tenths_of_the_expert_on_hopper() -> None:
 
     with pytest.raises(Reached):
         im.train(
-            "Hopper-v5",
+            environment,
             "sac",
             behaviour=im.Mixture(0.0, learner_noise=0.3),
             inner=to.Torch(lambda p: torch.optim.Adam(p, lr=1e-3), max_steps=300),
