@@ -238,7 +238,7 @@ def test_figure_has_a_panel_for_every_problem_and_batch_size(store: Store) -> No
     results = lines.gather(store.directory)
     pictures = plots.draw_all(results, axis="oracle_calls", tau=1.0)
     prices = [f"price-loss-{size}" for size in ("batch-25", "batch-125", "full-batch")]
-    assert [p.name for p in pictures] == ["curves-loss", "cost-loss", *prices]
+    assert [p.name for p in pictures] == ["curves-loss", "cost-loss", *prices, "profile-loss"]
     drawn = text_of(store.directory / "figures" / "price-loss-batch-25.pdf")
     assert drawn.count(" = 1000") == 1
     drawn = text_of(store.directory / "figures" / "curves-loss.pdf")

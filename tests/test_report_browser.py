@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from report_directory import CALLS, HOSTILE, INNER, LOSSES, METHODS, PROBLEMS, make, make_exact
-from targetopt.bench import palette, report, statistics, verdicts
+from targetopt.bench import palette, profiles, report, statistics, verdicts
 from targetopt.bench.verdicts import Verdict
 
 FLAGS = (
@@ -346,6 +346,36 @@ def test_cost_chart_names_the_cheapest_method(open_page: Open, exact: Path, grid
     page.get_by_role("button", name="A", exact=True).click()
     assert "A at" not in page.locator("#cost-winners").text_content()
     assert "Cheapest" in open_page(grid).locator("#cost-winners").text_content()
+
+
+def test_page_and_library_agree_on_profiles(open_page: Open, exact: Path) -> None:
+    page = open_page(exact)
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        methods, seeds, panels = rng.integers(1, 5, 3)
+        costs = rng.integers(1, 6, (panels, methods, seeds)).astype(float)
+        costs[rng.random(costs.shape) < 0.2] = np.inf
+        found = page.evaluate("panels => profiles(panels)", costs.tolist())
+        factors, shares = profiles.shares_of(list(costs))
+        np.testing.assert_allclose(found["factors"], factors, rtol=1e-15)
+        np.testing.assert_allclose(found["shares"], shares, rtol=1e-12)
+
+
+def test_profiles_follow_tau_and_the_methods_shown(
+    open_page: Open, exact: Path, grid: Path
+) -> None:
+    assert not open_page(exact).locator("#profile").is_visible()  # a single panel
+    page = open_page(grid)
+    picture, note = page.locator("#profile-chart"), page.locator("#profile-note")
+    lines = picture.locator("g.line").count()
+    assert lines > 2
+    assert "τ = 100:" in note.text_content()
+    assert "4 panels" in note.text_content()
+    page.locator("#tau-number").fill("7")
+    page.locator("#tau-number").press("Enter")
+    assert "τ = 7:" in note.text_content()
+    page.locator("#legend button").first.click()
+    assert picture.locator("g.line").count() == lines - 1
 
 
 def test_commands_are_copied(open_page: Open, grid: Path) -> None:

@@ -1,4 +1,4 @@
-"""Which figures a directory makes: curves, a row per target-space rule, and the cost of a level."""
+"""Which figures a directory makes: curves, a row per target-space rule, the cost of a level, profiles."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from targetopt.bench.lines import (
     level,
 )
 from targetopt.bench.multiples import Cell, Entry, Painter
+from targetopt.bench.profiles import profile
 
 AXIS_TITLES = {
     "oracle_calls": "oracle calls",
@@ -43,7 +44,7 @@ RULE_TITLES = {
 PRICES = (1.0, 10.0, 100.0, 1000.0)
 """Oracle costs τ for which curves are drawn against the modelled cost."""
 
-OURS = ("curves-", "rules-", "cost-", "price-")
+OURS = ("curves-", "rules-", "cost-", "price-", "profile-")
 """How the names of figures begin: what else lies in the folder is somebody else's."""
 
 
@@ -71,7 +72,8 @@ def draw_all(results: Results, *, axis: str, tau: float) -> list[Picture]:
 
     One a metric, rows problems and columns batch sizes, and one a further panel. For the first metric also
     one a problem with a row for each target-space rule (the paper's figure 2), what reaching a
-    common level costs, and for each batch size the curves against modelled cost for some τ.
+    common level costs, for each batch size the curves against modelled cost for some τ, and, over all
+    of them, how often a method is nearly the cheapest.
     """
     folder = results.directory / "figures"
     with explained(folder):
@@ -134,8 +136,42 @@ def _by_cost(results: Results, main: list[int], metric: str) -> Iterator[Sheet]:
             f"price-{slug(metric)}-{slug(size)}",
             f"{words(metric).capitalize()} against modelled cost, {size}, a column for each τ",
         )
-        columns = [f"τ = {price:g}" for price in PRICES]
-        yield Sheet(picture, cells, results.problems, columns, paint)
+        yield Sheet(picture, cells, results.problems, _prices(), paint)
+    yield from _profiles(results, main, metric)
+
+
+def _profiles(results: Results, main: list[int], metric: str) -> Iterator[Sheet]:
+    found = [profile(results, main, metric, price) for price in PRICES]
+    drawn = {column: each for column, each in enumerate(found) if each is not None}
+    if not drawn:
+        return
+
+    def paint(ax: Any, cell: Cell) -> tuple[str, str]:
+        ax.set_xscale("log")
+        shown = drawn[cell.column]
+        widest = max(float(shown.factors[-1]), 2.0)
+        for method, shares in shown.shares.items():
+            steps = np.append(shares, shares[-1])
+            x = np.repeat(np.append(shown.factors, widest * 1.1), 2)[1:]
+            multiples.plot(ax, x, np.repeat(steps, 2)[:-1], results.methods[method].style, method)
+        ax.set_xlim(1.0, widest * 1.1)
+        ax.set_ylim(-0.03, 1.03)
+        return "cost / lowest cost", "share of the runs"
+
+    panels = next(iter(drawn.values())).panels
+    title = f"How often a method is nearly the cheapest, over {panels} panels, a column for each τ"
+    # A method's line here is all its runs, so that the legend says who diverged anywhere.
+    everything = [
+        Line(i, [r for _, line in results.drawn() if line.method == i for r in line.ended])
+        for i in main
+    ]
+    cells = [Cell(0, column, results.panels[0], everything) for column in drawn]
+    row = f"{panels} panels"
+    yield Sheet(Picture(f"profile-{slug(metric)}", title), cells, [row], _prices(), paint)
+
+
+def _prices() -> list[str]:
+    return [f"τ = {price:g}" for price in PRICES]
 
 
 def _by_problem(results: Results, members: list[int], picture: Picture, paint: Painter) -> Sheet:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from targetopt.bench.lines import (
     finals,
     level,
 )
+from targetopt.bench.profiles import profile
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ def standings(results: Results, tables: Sequence[dict[int, Final]]) -> list[Stan
 def write_tables(
     results: Results, tables: dict[str, list[dict[int, Final]]], *, axis: str, tau: float
 ) -> list[str]:
-    """``runs.csv``, ``summary.csv``, ``curves.csv`` and ``cost.csv`` in ``DIR/tables``."""
+    """``runs.csv``, ``summary.csv``, ``curves.csv``, ``cost.csv`` and ``profile.csv`` in ``DIR/tables``."""
     folder = results.directory / "tables"
     with explained(folder):
         folder.mkdir(exist_ok=True)
@@ -153,6 +155,16 @@ def write_tables(
                     for t, cost in zip(TAUS, cost_to_reach(line, metric, goal, TAUS), strict=True):
                         yield (*key(panel, line), metric, goal, t, cost)
 
+    def profiles() -> Iterable[Sequence[object]]:
+        main = next(iter(results.figures.values()))
+        for metric, t in itertools.product(results.metrics[:1], TAUS[::10]):
+            found = profile(results, main, metric, t)
+            if found is not None:
+                for method, shares in found.shares.items():
+                    label = results.methods[method].label
+                    for factor, share in zip(found.factors, shares, strict=True):
+                        yield label, metric, t, factor, share, found.panels
+
     spent = ("oracle_calls", "inner_steps", "duration")
     _csv(folder / "runs.csv", ("id", *where, "seed", "status", "metric", "final", *spent), runs())
     aggregated = ("iqm", "low", "high", "median", "rank", "runs", "diverged", "failed")
@@ -160,7 +172,9 @@ def write_tables(
     drawn = ("median", "quartile_low", "quartile_high", "seeds")
     _csv(folder / "curves.csv", (*where, "metric", "axis", "x", *drawn), curves())
     _csv(folder / "cost.csv", (*where, "metric", "level", "tau", "cost"), costs())
-    return ["runs.csv", "summary.csv", "curves.csv", "cost.csv"]
+    averaged = ("method", "metric", "tau", "factor", "share", "panels")
+    _csv(folder / "profile.csv", averaged, profiles())
+    return ["runs.csv", "summary.csv", "curves.csv", "cost.csv", "profile.csv"]
 
 
 def _csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

@@ -40,7 +40,8 @@ COLOURS = 256
 """Colours of a published png: lines, bands and letters need no more, and it takes a third of the space."""
 
 FIGURES = (
-    "rules-loss", "curves-loss", "curves-suboptimality", "cost-loss", "price-loss-batch-625", "oil-",
+    "rules-loss", "curves-loss", "curves-suboptimality", "cost-loss", "price-loss-batch-625", "profile-loss",
+    "oil-",
 )  # fmt: skip
 """How the names of the figures begin that are published; the others are in the reports."""
 OWN = "oil-"

@@ -72,6 +72,21 @@ function aggregate(runs, band) {
   return curve;
 }
 
+// Performance profiles: panels[p][m] holds the costs of the seeds of method m on panel p, Infinity where the level
+// was not reached. Of each method the share of runs that cost at most a factor of the cheapest median.
+function profiles(panels) {
+  const methods = panels[0].map((_, m) => panels.map((panel) => {
+    const middles = panel.map((costs) => quantile([...costs].sort((a, b) => a - b), 0.5));
+    const best = Math.min(...middles);
+    return panel[m].map((cost) => cost / best); // NaN, if both are infinite, is no share of anything
+  }));
+  const beyond = methods.flat(2).filter((ratio) => Number.isFinite(ratio) && ratio > 1);
+  const factors = [...new Set([1, ...beyond])].sort((a, b) => a - b);
+  const mean = (values) => values.reduce((a, b) => a + b, 0) / values.length;
+  const share = (ratios, factor) => mean(ratios.map((seeds) => mean(seeds.map((ratio) => Number(ratio <= factor)))));
+  return { factors, shares: methods.map((ratios) => factors.map((factor) => share(ratios, factor))) };
+}
+
 // ---- scales --------------------------------------------------------------------------------------------
 
 function scale(domain, range, log) {

@@ -304,6 +304,44 @@
     picture.setAttribute("aria-label", `Modelled cost against τ on ${panel.title}. ${byId("cost-winners").textContent}`);
   }
 
+  // ---- performance profiles ----------------------------------------------------------------------------
+
+  // As targetopt.bench.profiles: panels on which all methods shown have every seed.
+  function drawProfile() {
+    const methods = data.methods.map((_, index) => index).filter((index) => !state.hidden.has(index));
+    const costs = data.panels.filter((panel) => panel.goal !== null).map((panel) => methods.map((method) => {
+      const line = panel.lines.find((each) => each.method === method);
+      return line ? line.reach.map((spent) => (spent ? Math.max(spent[0] * state.tau + spent[1], state.tau) : Infinity)) : [];
+    }));
+    const same = costs.filter((panel) => panel.length > 0 && panel.every((seeds) => seeds.length > 0 && seeds.length === panel[0].length));
+    const most = Math.max(...same.map((panel) => panel[0].length));
+    const whole = same.filter((panel) => panel[0].length === most);
+    byId("profile").hidden = data.panels.length < 2;
+    const picture = byId("profile-chart");
+    picture.parentElement.hidden = whole.length < 2;
+    if (whole.length < 2) {
+      byId("profile-note").textContent = "Nothing to sum up: the methods shown have not all ended on two or more problems or batch sizes.";
+      return;
+    }
+    byId("profile-note").textContent = `How often a method reaches the level of its panel at nearly the lowest cost, τ = ${format(state.tau)}: the share of its runs that cost at most ` +
+      `a factor of the cheapest method's median, over the ${whole.length} panels on which all methods shown were run. At the left: how often it is the cheapest; at the right: how often it gets there at all.`;
+    const { factors, shares } = profiles(whole);
+    const widest = Math.max(factors[factors.length - 1], 2) * 1.1;
+    const stairs = methods.map((method, m) => {
+      const x = [...factors, widest].flatMap((factor) => [factor, factor]).slice(1);
+      const mid = [...shares[m], shares[m][factors.length - 1]].flatMap((share) => [share, share]).slice(0, -1);
+      return { method, style: data.methods[method].style, x, mid, low: mid, high: mid, seeds: 1 };
+    });
+    const width = Math.max(picture.parentElement.clientWidth, 240);
+    const height = Math.max(Math.min(0.45 * width, 380), 260);
+    picture.style.height = `${height}px`;
+    draw(picture, width, height, {
+      curves: stairs, xLog: true, yLog: false, small: false, theme: theme(), xTitle: "cost / lowest cost", yTitle: "share of the runs",
+    });
+    const first = methods.map((method, m) => `${data.methods[method].label} ${format(100 * shares[m][0], 3)} %`).join(", ");
+    picture.setAttribute("aria-label", `Performance profiles over ${whole.length} panels. Cheapest: ${first}.`);
+  }
+
   // ---- controls ----------------------------------------------------------------------------------------
 
   function options(select, entries) {
@@ -377,9 +415,10 @@
     drawChart();
     drawMultiples();
     drawCost();
+    drawProfile();
     colourTable();
   }
 
-  new ResizeObserver(() => { drawChart(); drawMultiples(); drawCost(); }).observe(chart.parentElement);
+  new ResizeObserver(() => { drawChart(); drawMultiples(); drawCost(); drawProfile(); }).observe(chart.parentElement);
   render();
 })();
