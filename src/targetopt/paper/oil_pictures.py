@@ -5,7 +5,7 @@ The report has every metric of every run; these are the pictures to be put besid
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,15 +33,17 @@ TITLES = {
 }
 
 
-def draw(directory: Path, figure: str) -> list[Picture]:
-    """Write the pictures of an imitation figure to ``directory/figures``."""
+def draw(
+    directory: Path, figure: str, tell: Callable[[str], None] = lambda text: None
+) -> list[Picture]:
+    """Write the pictures of an imitation figure to ``directory/figures``; ``tell`` is told of long work."""
     results = gather(directory)
     folder = directory / "figures"
     folder.mkdir(exist_ok=True)
     if figure == "fig3-runtime":
         return [_runtimes(results, folder, title) for title in results.figures]
     references = References(directory)
-    references.complete()
+    references.complete(tell)
     return [
         _curves(results, folder, metrics, title, references)
         for title in results.figures

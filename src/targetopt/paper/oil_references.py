@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,8 @@ class References:
         entry = self._entries.get(_key(run, metric))
         return None if entry is None else float(entry["value"])
 
-    def complete(self) -> None:
-        """Compute what is missing; what is there is kept as soon as it is known."""
+    def complete(self, tell: Callable[[str], None] = lambda text: None) -> None:
+        """Compute what is missing, and say so: it takes minutes. A number is kept as soon as it is known."""
         for run in self._runs:
             if _key(run, "loss") in self._entries:
                 continue
@@ -43,6 +44,7 @@ class References:
             assert isinstance(problem, ImitationProblem)
             for metric, driver in (("loss", problem.mixture), ("held_out_loss", "cloning")):
                 if _key(run, metric) not in self._entries:
+                    tell(f"Finding the best loss that can be reached: {_key(run, metric)} …")
                     best = best_reachable(problem, driver, _states(run), passes=PASSES)
                     self._entries[_key(run, metric)] = {
                         "value": best.value,

@@ -74,10 +74,11 @@ def reproduce(
         if summary.interrupted:
             found.append(Reproduction(name, directory, summary))
             continue
+        tell(f"{name}: judging its claims, drawing, writing its report …")
         judged = claims.judge_figure(out, name)
         unjudged = [Verdict(claim, "not judged", test=why) for claim, why in judged.left_open]
         verdicts.write(directory, [*judged.verdicts, *unjudged])
-        further = oil_pictures.draw(directory, name) if name in oil_claims.CLAIMS else []
+        further = oil_pictures.draw(directory, name, tell) if name in oil_claims.CLAIMS else []
         report.write(directory, further=further)
         found.append(Reproduction(name, directory, summary, judged.verdicts, judged.left_open))
     if not any(summary.interrupted for summary in summaries):
