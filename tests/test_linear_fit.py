@@ -17,6 +17,7 @@ RULES = [
     (to.GradientStep(), None),
     (to.LineSearch(), None),
     (to.LineSearch(c=0.9, shrink=0.6), 3.0),
+    (to.LineSearch(grow=64.0, max_backtracks=1), None),
     (to.AdaGradNorm(initial=0.1), 0.5),
     (to.AdaGrad(), 0.3),
     (to.Newton(), None),
@@ -140,6 +141,19 @@ def test_every_loss(name, loss):
         with backend.use(name):
             found = fit(X, y, loss=loss, steps=15, l2=1e-3, bias=True, **options)
         agree(np.append(found.theta, found.bias), expected)
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_vanishing_losses_do_not_blow_up_the_line_search(name):
+    """199 rows with no loss left double the step 199 times; two rows that contradict each other follow."""
+    X = sp.csr_array(np.eye(2)[np.repeat([0, 1], [199, 2])])
+    y = np.append(np.ones(200), -1.0)
+    start = np.array([1000.0, 0.3])
+    for inner in (to.Exact(), to.Armijo(max_steps=10)):
+        with backend.use(name):
+            run = fit(X, y, rule=to.LineSearch(), inner=inner, batch_size=1, epochs=5, start=start)
+        assert abs(run.theta[1]) < 20.0  # a step of 4 moves z by 4 at most
+        assert run.theta[0] == 1000.0
 
 
 def torch_run(X, y, baseline, lr, schedule, batch_size, epochs, seed, l2):

@@ -159,6 +159,21 @@ def test_line_search_step_satisfies_its_condition_and_the_next_larger_does_not(s
     assert rule.propose(point, 1e3, 0.5, proposal.state).eta == 0.5 * proposal.eta
 
 
+@given(seed=st.integers(0, 10**6), c=st.floats(0.1, 0.9), doublings=st.integers(0, 1100))
+def test_line_search_holds_however_far_the_step_has_grown(seed, c, doublings):
+    """Where losses vanish the step doubles every time; the first batch that is not fitted must not suffer."""
+    g = torch.Generator().manual_seed(seed)
+    loss = labels("logistic", g)
+    z = torch.randn(6, 3, generator=g, dtype=F64)
+    point = point_at(loss, z)
+    rule = to.LineSearch(c=c)
+    eta = rule.propose(point, None, 1.0, {"eta": 2.0 ** min(doublings, 1023)}).eta
+    trial = loss.value(z - eta * point.gradients).mean()
+    assert trial <= point.loss - c * eta * point.gradient_norm_squared
+    if doublings > 100:  # sixty trials do not take that back
+        assert eta == rule.safe_step(0.25) == 8 * (1 - c)
+
+
 @pytest.mark.parametrize("extreme", [1e4, -1e4])
 def test_entropy_is_computed_in_log_space(extreme):
     z = torch.tensor([[0.2, 0.8], [1.0, 0.0]], dtype=F64)

@@ -139,7 +139,7 @@ ORACLE_CALLS, VALUE_CALLS, INNER_STEPS, FORWARD_CALLS, BACKWARD_CALLS, FORM_STEP
 
 
 class RuleSpec(NamedTuple):
-    """``lr`` is never absent here; ``ceiling`` bounds LineSearch's trials."""
+    """``lr`` is never absent here; ``ceiling`` bounds LineSearch's trials, ``safe`` is its last resort."""
 
     kind: int
     lr: float
@@ -148,6 +148,7 @@ class RuleSpec(NamedTuple):
     shrink: float
     grow: float
     max_backtracks: int
+    safe: float
     eps: float
     floor: float
 
@@ -168,7 +169,7 @@ def rule_spec(rule: Rule, lr: float | None, smoothness: float | None) -> RuleSpe
             f"Newton, FTRL), not {type(rule).__name__}. Use to.SSO for it."
         )
     spec = RuleSpec(
-        kinds[type(rule)], math.nan, math.inf if lr is None else lr, 0.0, 0.0, 0.0, 0, 0.0, 0.0
+        kinds[type(rule)], math.nan, math.inf if lr is None else lr, 0.0, 0.0, 0.0, 0, 0.0, 0.0, 0.0
     )
     if isinstance(rule, LineSearch):
         first = 1.0 if smoothness is None else 1.0 / smoothness
@@ -178,6 +179,7 @@ def rule_spec(rule: Rule, lr: float | None, smoothness: float | None) -> RuleSpe
             shrink=rule.shrink,
             grow=rule.grow,
             max_backtracks=rule.max_backtracks,
+            safe=rule.safe_step(smoothness),
         )
     if lr is None:
         lr = rule.natural_lr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -28,7 +29,8 @@ class LineSearch(Rule):
         c: share of the linear decrease that must be realised; ½ accepts 1/L.
         shrink: factor after a rejected trial.
         grow: factor on the last accepted step at the next step's first trial.
-        max_backtracks: trials after the first; then the last η is used.
+        max_backtracks: trials after the first. Then η = 2(1 − c)/L is taken, which the condition
+            accepts wherever it is; the last η, if it is smaller or if L is not known.
 
     Example:
         >>> import torch, targetopt as to
@@ -67,8 +69,20 @@ class LineSearch(Rule):
             if float(trial) <= loss - self.c * eta * slope + allowance:
                 break
             eta *= self.shrink
+        else:
+            # Where losses vanish, η grows by orders of magnitude that no search takes back on a batch
+            # that is not fitted yet.
+            eta = min(eta, self.safe_step(point.smoothness))
         used = eta * decay
         return Proposal(SquaredEuclidean().surrogate(point, used), {"eta": eta}, used)
+
+    def safe_step(self, smoothness: float | None) -> float:
+        """The largest η that the condition accepts on every L-smooth loss: 2(1 − c)/L.
+
+        >>> LineSearch(c=0.5).safe_step(0.25)
+        4.0
+        """
+        return math.inf if smoothness is None else 2.0 * (1.0 - self.c) / smoothness
 
     def _first_trial(self, point: TargetPoint, lr: float | None, state: State) -> float:
         if "eta" in state:

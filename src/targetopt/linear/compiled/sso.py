@@ -192,9 +192,9 @@ def _target_line_search(
         counts[VALUE_CALLS] += 1
         allowed = before - rule.c * eta * squared + LINE_SEARCH_ALLOWANCE * abs(before)
         if after / rows.size <= allowed:
-            break
+            return eta
         eta *= rule.shrink
-    return eta
+    return min(eta, rule.safe)
 
 
 @jit

@@ -144,6 +144,6 @@ def _target_line_search(
         counts[VALUE_CALLS] += 1
         after = losses.value(loss, z - eta * slope, y).mean()
         if after <= before - rule.c * eta * squared + LINE_SEARCH_ALLOWANCE * abs(before):
-            break
+            return float(eta)
         eta *= rule.shrink
-    return float(eta)
+    return float(min(eta, rule.safe))
