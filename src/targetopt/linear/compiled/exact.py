@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from targetopt.linear.compiled import batch
+from targetopt.linear.compiled import batch, pseudoinverse
 from targetopt.linear.compiled.jit import jit
 from targetopt.linear.compiled.quadratic import (
     Problem,
@@ -20,8 +20,6 @@ from targetopt.linear.spec import DUAL, MATVEC
 Array = NDArray[np.float64]
 
 REFINEMENTS = 2
-# A Cholesky pivot below this share of the largest diagonal entry says the rank may be deficient.
-PIVOT = 1e-10
 # Conjugate gradients stop at this share of the first gradient; what is left is rounding.
 CONVERGED = 1e-14
 RESTARTS = 5
@@ -54,11 +52,11 @@ def _dual(problem: Problem) -> Array:
         if decay > 0.0:
             wanted += problem.metric[i] * problem.targets[i]
         right[i] = wanted / (b * root[i])
-    factor = _factorise(system)
+    factor = pseudoinverse.factorise(system)
     y, shift = np.zeros(b), np.empty(b + 1)
     p, residual = np.empty(b), right.copy()
     for _ in range(1 + REFINEMENTS):  # residuals from X itself: the Gram matrix has fewer digits
-        correction = _apply_inverse(factor, residual)
+        correction = pseudoinverse.apply(factor, residual)
         for i in range(b):
             y[i] += correction[i]
             shift[i] = root[i] * y[i]
@@ -80,12 +78,12 @@ def _primal(problem: Problem) -> Array:
     for j in range(X.width):
         system[j, j] += decay
     start = gradient(problem)
-    factor = _factorise(system)
+    factor = pseudoinverse.factorise(system)
     shift, p, residual = np.zeros(X.width + 1), np.empty(b), np.empty(X.width)
     for j in range(X.width):
         residual[j] = -start[j]
     for _ in range(1 + REFINEMENTS):
-        correction = _apply_inverse(factor, residual)
+        correction = pseudoinverse.apply(factor, residual)
         for j in range(X.width):
             shift[j] += correction[j]
         batch.matvec(X, shift, p)
@@ -133,58 +131,6 @@ def _conjugate_gradients(problem: Problem) -> Array:
                 d[i] = residual[i] + squared / before * d[i]
     shift[-1] = -1.0 if problem.decay > 0.0 else 0.0
     return shift
-
-
-@jit
-def _factorise(system: Array) -> tuple[Array, Array]:
-    """Cholesky factor and no eigenvalues; or eigenvectors and inverse eigenvalues, truncated."""
-    n = system.shape[0]
-    lower = np.zeros((n, n))
-    largest = 0.0
-    for i in range(n):
-        largest = max(largest, system[i, i])
-    for i in range(n):
-        for j in range(i + 1):
-            total = system[i, j]
-            left, right = lower[i], lower[j]
-            for k in range(j):
-                total -= left[k] * right[k]
-            if i > j:
-                lower[i, j] = total / lower[j, j]
-            elif total > PIVOT * largest:
-                lower[i, i] = np.sqrt(total)
-            elif not np.isfinite(system).all():  # the run has diverged, and its θ shall say so
-                return np.full((n, n), np.nan), np.full(n, np.nan)
-            else:
-                values, vectors = np.linalg.eigh(system)
-                cutoff = values[-1] * n * 2.2e-16
-                inverse = np.zeros(n)
-                for k in range(n):
-                    if values[k] > cutoff:
-                        inverse[k] = 1.0 / values[k]
-                return np.ascontiguousarray(vectors), inverse
-    return lower, np.empty(0)
-
-
-@jit
-def _apply_inverse(factor: tuple[Array, Array], right: Array) -> Array:
-    matrix, inverse = factor
-    n = right.size
-    if inverse.size > 0:
-        found: Array = np.dot(matrix, inverse * np.dot(matrix.T, right))
-        return found
-    x = right.copy()
-    for i in range(n):
-        row = matrix[i]
-        for j in range(i):
-            x[i] -= row[j] * x[j]
-        x[i] /= row[i]
-    for i in range(n - 1, -1, -1):
-        row = matrix[i]
-        x[i] /= row[i]
-        for j in range(i):
-            x[j] -= row[j] * x[i]
-    return x
 
 
 @jit
