@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -209,6 +215,34 @@ def test_an_unknown_figure_or_scale_is_refused_with_the_names(tmp_path: Path) ->
     assert not (tmp_path / "out").exists()
     with pytest.raises(BadArgument, match="smoke, quick, paper"):
         figures.load("fig2-rcv1", "huge")
+
+
+def test_ctrl_c_says_how_far_every_figure_is(tmp_path: Path) -> None:
+    words = [
+        "reproduce",
+        "figA-svrg",
+        "figA-newton-logistic",
+        "--jobs",
+        "1",
+        "--out",
+        str(tmp_path),
+    ]
+    runner = subprocess.Popen(
+        [sys.executable, "-m", "targetopt", *words],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+    )  # fmt: skip
+    while not Store(tmp_path).ended() and runner.poll() is None:
+        time.sleep(0.05)
+    os.killpg(runner.pid, signal.SIGINT)
+    output, _ = runner.communicate(timeout=60)
+    assert runner.returncode == 130, output
+    line = next(line for line in output.splitlines() if line.startswith("Stopped."))
+    counts = re.findall(r"(figA-\S+): (\d+) of (\d+)", line)
+    assert [name for name, _, _ in counts] == ["figA-svrg", "figA-newton-logistic"]
+    assert sum(int(finished) for _, finished, _ in counts) >= 1
+    assert all(0 <= int(finished) < int(total) for _, finished, total in counts)
+    assert f"targetopt {' '.join(words)}" in output
+    assert "Traceback" not in output
 
 
 def test_commands_list_figures_and_reproduce_theory(tmp_path: Path) -> None:

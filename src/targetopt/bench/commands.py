@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from types import FrameType
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
@@ -249,12 +249,17 @@ def conclude(summary: Summary) -> None:
     for config, status_, reason in summary.troubles:
         announce(f"  {status_}: {named(config)} ({config.id}): {reason}")
     if summary.interrupted:
-        command = shlex.join(["targetopt", *sys.argv[1:]])
-        announce(
-            f"Stopped. {summary.total - summary.left} of {summary.total} runs are finished and "
-            f"kept; unfinished ones go on from their checkpoints. Go on with:\n    {command}"
-        )
-        raise typer.Exit(130)
+        stopped(f"{summary.total - summary.left} of {summary.total} runs")
+
+
+def stopped(finished: str) -> NoReturn:
+    """What is kept after Ctrl-C, and how to go on."""
+    command = shlex.join(["targetopt", *sys.argv[1:]])
+    announce(
+        f"Stopped. {finished} are finished and kept; unfinished ones go on from their checkpoints. "
+        f"Go on with:\n    {command}"
+    )
+    raise typer.Exit(130)
 
 
 @contextmanager

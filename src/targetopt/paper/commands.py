@@ -18,6 +18,7 @@ from targetopt.bench.commands import (
     clear_errors,
     conclude,
     console,
+    stopped,
     terminated_like_interrupted,
 )
 from targetopt.bench.progress import display_for, spoken
@@ -106,6 +107,8 @@ def reproduce(
             tell=announce,
         )
         unwell = False
+        if any(done.summary is not None and done.summary.interrupted for done in found):
+            stopped(_finished(found))
         for done in found:
             if done.summary is not None:
                 conclude(done.summary)
@@ -115,6 +118,16 @@ def reproduce(
             announce(f"Published: {publish(found, published, scale=scale).resolve()}")
         if unwell:
             raise typer.Exit(1)
+
+
+def _finished(found: Sequence[Reproduction]) -> str:
+    """How far each figure is; a run that several show counts for all of them."""
+    parts = [
+        f"{done.figure}: {done.summary.total - done.summary.left} of {done.summary.total}"
+        for done in found
+        if done.summary is not None
+    ]
+    return f"Runs ({'; '.join(parts)})"
 
 
 def _forecast(wanted: Sequence[str], directory: Path, scale: str) -> None:

@@ -50,7 +50,7 @@ def factorise(system: Array) -> Factor:
         return Factor(order, lower, none, np.full((n, n), np.nan), np.full(n, np.nan))
     rank = 0
     while rank < n:
-        pivot = rank + np.argmax(left[rank:])
+        pivot = rank + int(np.argmax(left[rank:]))
         if not left[pivot] > PIVOT * largest:
             break
         _swap(order, left, lower, rank, pivot)
