@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from targetopt import problems
-from targetopt.bench import METHODS, Experiment, Store, demo, expand, run
-from targetopt.bench.commands import app
+from targetopt.bench import METHODS, Experiment, Store, demo, expand, lines, run
+from targetopt.bench.commands import Axis, app
 
 PLUGIN = str(Path(__file__).with_name("bench_plugin.py"))
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
@@ -77,6 +77,20 @@ def test_run_and_status(tmp_path: Path) -> None:
     assert "no tracker is named 'pen'" in invoke(
         "run", spec, "--out", out, "--track", "pen", code=1
     )
+
+
+def test_report_takes_the_axis_and_tau(tmp_path: Path) -> None:
+    experiment = Experiment(
+        problems=[{"name": "tiny"}], methods=[{"name": "adam"}], epochs=1, plugins=[PLUGIN]
+    )
+    run(experiment, tmp_path, jobs=1)
+    assert "report.html" in invoke("report", tmp_path, "--x", "cost", "--tau", "7")
+    rows = (tmp_path / "tables" / "curves.csv").read_text().splitlines()
+    costs = {float(row.split(",")[5]) for row in rows[1:]}
+    assert {row.split(",")[4] for row in rows[1:]} == {"cost"}
+    assert all(cost % 8 == 0 for cost in costs)  # τ + 1 for each step
+    assert tuple(Axis) == lines.X_AXES
+    assert "--tau" in invoke("report", tmp_path, "--tau", "0.5", code=2)
 
 
 def test_tracking_writes_event_files(tmp_path: Path) -> None:

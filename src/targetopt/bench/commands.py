@@ -46,6 +46,16 @@ Out = Annotated[Path | None, typer.Option(help="Result directory; made if it is 
 Jobs = Annotated[int | None, typer.Option(min=1, help="Runs at once. [default: all cores]")]
 
 
+class Axis(StrEnum):
+    """What curves are drawn against, in the order of :data:`targetopt.bench.lines.X_AXES`."""
+
+    oracle_calls = "oracle_calls"
+    inner_steps = "inner_steps"
+    epoch = "epoch"
+    wall_time = "wall_time"
+    cost = "cost"
+
+
 class ExecutorName(StrEnum):
     """Where runs happen."""
 
@@ -163,17 +173,28 @@ def run(
 
 
 @app.command()
-def report(directory: Annotated[Path, typer.Argument(help="A result directory.")]) -> None:
+def report(
+    directory: Annotated[Path, typer.Argument(help="A result directory.")],
+    x: Annotated[
+        Axis, typer.Option(help="What curves are drawn against; the page can change it.")
+    ] = Axis.oracle_calls,
+    tau: Annotated[
+        float,
+        typer.Option(min=1, max=1e4, help="Cost of an oracle call in inner steps, for --x cost."),
+    ] = 100.0,
+) -> None:
     """Write report.html, figures as png and pdf, and tables as csv.
 
     Examples:
 
         targetopt report results/grid
+
+        targetopt report results/grid --x cost --tau 1000
     """
     from targetopt.bench import report as reporting
 
     with clear_errors():
-        path = reporting.write(directory)
+        path = reporting.write(directory, open_x=x.value, tau=tau)
         console.print("Report:", Text(str(path.resolve())), soft_wrap=True, highlight=False)
 
 
