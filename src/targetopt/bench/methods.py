@@ -126,7 +126,7 @@ class Method(BaseModel):
         """The method on the torch path, before its first step."""
         raise NotImplementedError
 
-    def on_linear(self, problem: Problem) -> OnLinear | None:
+    def on_linear(self, problem: Problem, batch_size: int) -> OnLinear | None:
         """The method in the compiled driver; None if it has no kernel there."""
         return None
 
@@ -192,7 +192,7 @@ class Sso(Method):
     def misfit(self, problem: Problem) -> tuple[str, str] | None:
         if self.inner == "exact" and not problem.is_linear:
             return "inner", f"'exact' needs a linear problem; {problem.name!r} is not one"
-        if "curvature" in self.make_rule().needs and not _has_curvature(problem):
+        if "curvature" in RULES[self.rule][0].needs and not _has_curvature(problem):
             return "rule", f"{self.rule!r} needs the loss's curvature; {problem.name!r} has none"
         unknown = isinstance(self.lr, str) and problem.target_smoothness is None
         if unknown and self.rule in ("gradient-step", "ftrl"):
@@ -211,7 +211,11 @@ class Sso(Method):
         assert smoothness is not None  # conflicts() and misfit() have seen to that
         return factor * theoretical_step(smoothness)
 
-    def make_rule(self) -> rules.Rule:
+    def make_rule(self, problem: Problem, batch_size: int) -> rules.Rule:
+        """The rule; a line-search in target space has the constants that :class:`Sls` has."""
+        if self.rule == "line-search":
+            batches = -(-problem.n // batch_size)
+            return rules.LineSearch(c=0.5, shrink=0.7, grow=2.0 ** (1.0 / batches))
         return RULES[self.rule][0]()
 
     def make_inner(self) -> solvers.Inner:
@@ -234,17 +238,18 @@ class Sso(Method):
         optimiser = SSO(
             model.parameters(),
             lr=self.learning_rate(problem),
-            rule=self.make_rule(),
+            rule=self.make_rule(problem, batch_size),
             inner=self.make_inner(),
             schedule=self.make_schedule(total_steps),
             weight_decay=self.l2(problem),
         )
         return SsoTrainer(problem, model, optimiser)
 
-    def on_linear(self, problem: Problem) -> OnLinear | None:
+    def on_linear(self, problem: Problem, batch_size: int) -> OnLinear | None:
         if self.inner in ("gauss-newton", "adam"):
             return None
-        return OnLinear(self.learning_rate(problem), rule=self.make_rule(), inner=self.make_inner())
+        rule = self.make_rule(problem, batch_size)
+        return OnLinear(self.learning_rate(problem), rule=rule, inner=self.make_inner())
 
 
 def _has_curvature(problem: Problem) -> bool:
@@ -286,7 +291,7 @@ class Sgd(_WithTheory):
         optimiser = torch.optim.SGD(model.parameters(), lr=lr, weight_decay=self.l2(problem))
         return GradientTrainer(problem, model, optimiser, self.make_schedule(total_steps))
 
-    def on_linear(self, problem: Problem) -> OnLinear:
+    def on_linear(self, problem: Problem, batch_size: int) -> OnLinear:
         return OnLinear(self.learning_rate(problem), baseline=compiled.SGD())
 
 
@@ -306,7 +311,7 @@ class Svrg(_WithTheory):
         batches = torch.arange(problem.n).split(batch_size)
         return SvrgTrainer(problem, model, optimiser, self.make_schedule(total_steps), batches)
 
-    def on_linear(self, problem: Problem) -> OnLinear:
+    def on_linear(self, problem: Problem, batch_size: int) -> OnLinear:
         return OnLinear(self.learning_rate(problem), baseline=compiled.SVRG())
 
 
@@ -343,7 +348,7 @@ class Sls(Method):
         )
         return SlsTrainer(problem, model, optimiser, schedules.constant())
 
-    def on_linear(self, problem: Problem) -> OnLinear:
+    def on_linear(self, problem: Problem, batch_size: int) -> OnLinear:
         search = compiled.SLS(c=self.c, shrink=self.shrink, reset=self.reset, growth=self.growth)
         return OnLinear(self.lr, baseline=search)
 
@@ -362,7 +367,7 @@ class _Adaptive(Method):
         optimiser = self.optimiser(model.parameters(), **settings)
         return GradientTrainer(problem, model, optimiser, self.make_schedule(total_steps))
 
-    def on_linear(self, problem: Problem) -> OnLinear:
+    def on_linear(self, problem: Problem, batch_size: int) -> OnLinear:
         return OnLinear(self.lr, baseline=self.baseline())
 
 

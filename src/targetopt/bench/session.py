@@ -45,7 +45,7 @@ def _obstacle(problem: Problem, method: Method) -> str | None:
         return f"{problem.name!r} is not a linear problem"
     if problem.outputs != 1:
         return f"{problem.name!r} has {problem.outputs} outputs, and it takes one"
-    if method.on_linear(problem) is None:
+    if method.on_linear(problem, problem.n) is None:
         return f"it does not know {method.label()!r}"
     try:
         loss_spec(problem.loss)
@@ -119,7 +119,7 @@ class CompiledSession:
         size = problem.n if config.batch_size == "full" else int(config.batch_size)
         self.steps_per_epoch = -(-problem.n // size)
         self.total_steps = config.epochs * self.steps_per_epoch
-        method = config.method.on_linear(problem)
+        method = config.method.on_linear(problem, size)
         assert method is not None  # choose_engine has seen to that
         weight, bias = problem.parameters_of(problem.model(config.seed))
         data = problem.linear
