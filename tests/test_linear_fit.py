@@ -8,7 +8,7 @@ import torch
 import targetopt as to
 from targetopt import baselines as torch_baselines
 from targetopt.inner import Objective
-from targetopt.linear import Linear, Run, backend, fit, minimise, sample_order
+from targetopt.linear import Linear, Run, backend, fit, minimise, operators, sample_order
 from targetopt.linear import baselines as rivals
 from targetopt.types import BadArgument, MissingCapability
 
@@ -154,6 +154,32 @@ def test_vanishing_losses_do_not_blow_up_the_line_search(name):
             run = fit(X, y, rule=to.LineSearch(), inner=inner, batch_size=1, epochs=5, start=start)
         assert abs(run.theta[1]) < 20.0  # a step of 4 moves z by 4 at most
         assert run.theta[0] == 1000.0
+
+
+@pytest.mark.skipif("numba" not in BACKENDS, reason="the plain kernels keep the order of columns")
+@pytest.mark.parametrize("batch_size", [7, None])
+def test_columns_in_order_of_use_change_nothing_but_rounding(monkeypatch, batch_size):
+    X, y = data(n=60, d=40, seed=2)
+    X = sp.csr_array(X.toarray() * ~np.isin(np.arange(40), [3, 17]))
+    start = np.random.default_rng(0).normal(size=40)
+    options = {"batch_size": batch_size, "epochs": 5, "start": start}
+    methods = [
+        {"rule": rule, "inner": inner, "lr": lr} for rule, lr in RULES[:3] for inner in INNERS
+    ]
+    rival = [rivals.SGD(), rivals.SLS(), rivals.Adam(), rivals.Adagrad(), rivals.SVRG()]
+    methods += [{"baseline": each, "lr": 0.1} for each in rival]
+    with backend.use("numba"):
+        expected = [fit(X, y, **method, **options) for method in methods]
+        monkeypatch.setattr(operators, "FEW_COLUMNS", 10)
+        found = [fit(X, y, **method, **options) for method in methods]
+    for one, other in zip(found, expected, strict=True):
+        agree(one.theta, other.theta)
+        assert one.counts.inner_steps == other.counts.inner_steps
+        assert one.counts.value_calls == other.counts.value_calls
+        np.testing.assert_array_equal(one.theta[[3, 17]], start[[3, 17]])
+    ordered, columns = operators.design(X).by_use
+    assert (np.diff(np.bincount(ordered.indices)) <= 0).all()
+    agree(ordered.matvec(start[columns]), X @ start, rtol=1e-14)
 
 
 def torch_run(X, y, baseline, lr, schedule, batch_size, epochs, seed, l2):

@@ -34,7 +34,14 @@ def run_sso(
     path: Array,
 ) -> int:
     """See `targetopt.linear.plain.run_sso`."""
-    return sso.run(matrix_of(X), objective, rule, solver, form, stretch, state, path)
+    movable = _movable(X, objective)
+    if movable is None or not movable.gains_by_order or path.size > 0:
+        return sso.run(matrix_of(X), objective, rule, solver, form, stretch, state, path)
+    X, columns = movable.by_use
+    some = state._replace(theta=state.theta[columns])
+    made = sso.run(matrix_of(X), objective, rule, solver, form, stretch, some, path)
+    state.theta[columns] = some.theta
+    return made
 
 
 def run_baseline(
@@ -46,13 +53,21 @@ def run_baseline(
     state: State,
 ) -> int:
     """See `targetopt.linear.plain.run_baseline`."""
-    sweeps = baseline.kind in (ADAM_KIND, SVRG_KIND)
-    if not sweeps or objective.decay > 0.0 or not isinstance(X, SparseDesign):
+    sweeps = baseline.kind in (
+        ADAM_KIND,
+        SVRG_KIND,
+    )  # all columns at each step, empty ones for nothing
+    movable = _movable(X, objective)
+    if movable is None or not (sweeps or movable.gains_by_order):
         return baselines.run(matrix_of(X), objective, baseline, lr, stretch, state)
-    # These visit all columns at each step, but move nothing in the empty ones.
-    X, filled = X.without_empty_columns
+    X, columns = movable.by_use
     theta, memory, _, _ = state
-    some = state._replace(theta=theta[filled], memory=np.ascontiguousarray(memory[:, filled]))
+    some = state._replace(theta=theta[columns], memory=np.ascontiguousarray(memory[:, columns]))
     made = baselines.run(matrix_of(X), objective, baseline, lr, stretch, some)
-    theta[filled], memory[:, filled] = some.theta, some.memory
+    theta[columns], memory[:, columns] = some.theta, some.memory
     return made
+
+
+def _movable(X: Design, objective: Objective) -> SparseDesign | None:
+    """X if its columns can be reordered and left out: without weight decay nothing happens in empty ones."""
+    return X if isinstance(X, SparseDesign) and objective.decay == 0.0 else None
