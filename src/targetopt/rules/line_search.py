@@ -28,7 +28,8 @@ class LineSearch(Rule):
     Args:
         c: share of the linear decrease that must be realised; ½ accepts 1/L.
         shrink: factor after a rejected trial.
-        grow: factor on the last accepted step at the next step's first trial.
+        grow: factor on the last accepted step at the next step's first trial. On mini-batches of data that
+            cannot be fitted, 2 ** (b / n) is safer: the step then doubles in an epoch, as SLS lets it.
         max_backtracks: trials after the first. Then η = 2(1 − c)/L is taken, which the condition
             accepts wherever it is; the last η, if it is smaller or if L is not known.
 
