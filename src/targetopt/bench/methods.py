@@ -214,8 +214,9 @@ class Sso(Method):
     def make_rule(self, problem: Problem, batch_size: int) -> rules.Rule:
         """The rule; a line-search in target space has the constants that :class:`Sls` has."""
         if self.rule == "line-search":
-            batches = -(-problem.n // batch_size)
-            return rules.LineSearch(c=0.5, shrink=0.7, grow=2.0 ** (1.0 / batches))
+            usual, batches = Sls(), -(-problem.n // batch_size)
+            grow = usual.growth ** (1.0 / batches)
+            return rules.LineSearch(c=usual.c, shrink=usual.shrink, grow=grow)
         return RULES[self.rule][0]()
 
     def make_inner(self) -> solvers.Inner:
