@@ -17,6 +17,7 @@ import pytest
 
 from report_directory import CALLS, HOSTILE, INNER, LOSSES, METHODS, PROBLEMS, make, make_exact
 from targetopt.bench import palette, profiles, report, statistics, verdicts
+from targetopt.bench.alignment import align
 from targetopt.bench.verdicts import Verdict
 
 FLAGS = (
@@ -334,7 +335,7 @@ def test_page_and_library_agree_on_curves_over_seeds(open_page: Open, exact: Pat
             for x, y, gone in zip(xs, ys, lost, strict=True)
         ]
         curve = page.evaluate("runs => aggregate(runs, 'quartiles')", runs)
-        grid, values = statistics.align(xs, ys, diverged=lost)
+        grid, values = align(xs, ys, diverged=lost)
         np.testing.assert_array_equal(curve["x"], grid)
         for name, q in (("low", 0.25), ("mid", 0.5), ("high", 0.75)):
             np.testing.assert_allclose(curve[name], statistics.quantile(values, q), rtol=1e-12)

@@ -1,4 +1,4 @@
-"""bench.statistics against answers worked out by hand, brute force, scipy, and its own promises."""
+"""bench.statistics and bench.alignment against answers worked out by hand, brute force, scipy, and its own promises."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from scipy.stats import binom, mannwhitneyu, trim_mean
 
 from targetopt.bench import statistics as S
+from targetopt.bench.alignment import aggregate_curves, align
 from targetopt.types import BadArgument
 
 inf, nan = math.inf, math.nan
@@ -266,7 +267,7 @@ def test_improvement_of_one_run_has_no_interval_and_two_diverged_runs_tie():
 
 
 def test_align_takes_the_last_record_up_to_each_point():
-    grid, values = S.align(
+    grid, values = align(
         [[0, 10, 20], [0, 5, 5, 30]],
         [[3.0, 2.0, 1.0], [9.0, 8.0, 7.0, 6.0]],
         [0, 5, 9.99, 10, 25, 100],
@@ -277,16 +278,16 @@ def test_align_takes_the_last_record_up_to_each_point():
 
 
 def test_default_grid_begins_where_every_run_has_a_record():
-    grid, values = S.align([[0.0, 1.0], [0.5, 2.0]], [[4.0, 3.0], [6.0, 5.0]])
+    grid, values = align([[0.0, 1.0], [0.5, 2.0]], [[4.0, 3.0], [6.0, 5.0]])
     np.testing.assert_array_equal(grid, [0.5, 1.0, 2.0])
     np.testing.assert_array_equal(values, [[4, 6], [3, 6], [3, 5]])
 
 
 def test_diverged_runs_are_infinite_from_where_they_broke():
     xs, ys = [[0, 1, 2], [0, 1], [0, 1]], [[3.0, 2.0, 1.0], [3.0, nan], [3.0, 9.0]]
-    _, values = S.align(xs, ys, [0, 1, 2], diverged=[False, True, True])
+    _, values = align(xs, ys, [0, 1, 2], diverged=[False, True, True])
     np.testing.assert_array_equal(values, [[3, 3, 3], [2, inf, 9], [1, inf, inf]])
-    _, returns = S.align(xs, ys, [0, 1, 2], diverged=[False, True, True], better="higher")
+    _, returns = align(xs, ys, [0, 1, 2], diverged=[False, True, True], better="higher")
     np.testing.assert_array_equal(returns[2], [1, -inf, -inf])
 
 
@@ -295,7 +296,7 @@ def test_diverged_runs_are_infinite_from_where_they_broke():
 def test_align_is_brute_force(lists):
     xs = [np.sort([0, *positions]) for positions in lists]
     ys = [np.arange(len(x), dtype=float) * (run + 1) for run, x in enumerate(xs)]
-    grid, values = S.align(xs, ys)
+    grid, values = align(xs, ys)
     for point, row in zip(grid, values, strict=True):
         for x, y, value in zip(xs, ys, row, strict=True):
             assert value == [b for a, b in zip(x, y, strict=True) if a <= point][-1]
@@ -305,12 +306,12 @@ def test_aggregate_curves_is_align_then_bootstrap():
     rng = np.random.default_rng(5)
     xs = [np.arange(20)] * 5
     ys = [np.exp(-np.arange(20) / 5) * rng.uniform(0.5, 2) for _ in xs]
-    curve = S.aggregate_curves(xs, ys, statistic=S.median, seed=1)
+    curve = aggregate_curves(xs, ys, statistic=S.median, seed=1)
     np.testing.assert_allclose(curve.value, np.median(ys, axis=0), rtol=1e-12)
     assert curve.grid.shape == curve.low.shape == (20,)
     assert (curve.low <= curve.value).all()
     assert (curve.value <= curve.high).all()
-    single = S.aggregate_curves(xs[:1], ys[:1])
+    single = aggregate_curves(xs[:1], ys[:1])
     np.testing.assert_array_equal(single.value, ys[0])
     assert np.isnan(single.low).all()
 
@@ -335,14 +336,14 @@ def test_aggregate_curves_is_align_then_bootstrap():
         (lambda: S.performance_profile([1.0], []), "thresholds"),
         (lambda: S.performance_profile([1.0], [nan]), "thresholds"),
         (lambda: S.probability_of_improvement(np.ones((2, 2)), np.ones((2, 3))), "same tasks"),
-        (lambda: S.align([], []), "one or more"),
-        (lambda: S.align([[0]], [[1.0], [2.0]]), "same runs"),
-        (lambda: S.align([[0, 1]], [[1.0]]), "run 0"),
-        (lambda: S.align([[1, 0]], [[1.0, 1.0]]), "never decrease"),
-        (lambda: S.align([[0, nan]], [[1.0, 1.0]]), "finite"),
-        (lambda: S.align([[0], [3]], [[1.0], [1.0]], [1, 4]), "before run 1 recorded"),
-        (lambda: S.align([[0]], [[1.0]], [2, 1]), "increasing"),
-        (lambda: S.align([[0]], [[1.0]], diverged=[True, False]), "each of 1 runs"),
+        (lambda: align([], []), "one or more"),
+        (lambda: align([[0]], [[1.0], [2.0]]), "same runs"),
+        (lambda: align([[0, 1]], [[1.0]]), "run 0"),
+        (lambda: align([[1, 0]], [[1.0, 1.0]]), "never decrease"),
+        (lambda: align([[0, nan]], [[1.0, 1.0]]), "finite"),
+        (lambda: align([[0], [3]], [[1.0], [1.0]], [1, 4]), "before run 1 recorded"),
+        (lambda: align([[0]], [[1.0]], [2, 1]), "increasing"),
+        (lambda: align([[0]], [[1.0]], diverged=[True, False]), "each of 1 runs"),
     ],
 )
 def test_errors_say_what_is_wrong(call, message):

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from targetopt.bench import palette, statistics
+from targetopt.bench.alignment import align
 from targetopt.bench.config import MAIN
 from targetopt.bench.statistics import Better
 from targetopt.bench.store import Run, Store, modelled_cost
@@ -270,7 +271,7 @@ def band(line: Line, metric: str, axis: str, tau: float) -> Band | None:
     runs = line.with_metric(metric)
     if not runs:
         return None
-    grid, values = statistics.align(
+    grid, values = align(
         [positions(run, axis, tau) for run in runs],
         [readings(run, metric) for run in runs],
         diverged=[run.manifest["status"] == "diverged" for run in runs],

@@ -1,6 +1,6 @@
 """The curves inside the page: every run, thinned to recorded points, as compact JSON.
 
-The page aligns seeds and takes quantiles itself, by the rules of :func:`targetopt.bench.statistics.align`,
+The page aligns seeds and takes quantiles itself, by the rules of :func:`targetopt.bench.alignment.align`,
 because where seeds meet depends on the x-axis, and that on the reader's τ.
 """
 
