@@ -215,6 +215,19 @@ def test_a_time_limit_ends_a_run_and_a_larger_one_continues_it(tmp_path: Path) -
     )
 
 
+def test_processor_time_is_that_of_all_pieces_of_a_run(tmp_path: Path) -> None:
+    [config] = grid([{"name": "adam"}])
+    store = Store(tmp_path)
+    perform(task(store, config), stop_after(4), ignore)
+    path = store.checkpoint_path(config.id)
+    content = torch.load(path, weights_only=True)
+    assert content["cpu_time"] > 0.0
+    content["cpu_time"] += 1000.0
+    torch.save(content, path)
+    assert do(store, config).status == "done"
+    assert 1000.0 < store.manifest(config.id)["cpu_time"] < 1100.0
+
+
 def test_the_death_of_a_process_is_recorded_with_the_rows_of_its_checkpoint(tmp_path: Path) -> None:
     [config] = grid([{"name": "adam"}])
     store = Store(tmp_path)

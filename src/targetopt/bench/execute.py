@@ -20,7 +20,7 @@ from targetopt.bench import provenance
 from targetopt.bench.files import StoreError, write_whole
 from targetopt.types import Counts, Diverged
 
-CHECKPOINT_FORMAT = 1
+CHECKPOINT_FORMAT = 2
 PER_DECADE = 12
 """Recorded steps in each factor of ten."""
 ALL_EPOCHS = 20
@@ -71,6 +71,7 @@ class Progress:
     step: int = 0
     wall_time: float = 0.0
     elapsed: float = 0.0
+    cpu_time: float = 0.0
     rows: list[dict[str, float | int]] = field(default_factory=list)
 
 
@@ -83,6 +84,7 @@ class Outcome:
     rows: list[dict[str, float | int]]
     counts: Counts
     elapsed: float
+    cpu_time: float | None = None
     traceback: str = ""
 
 
@@ -139,6 +141,7 @@ class Execution:
     def finish(self) -> Outcome:
         """Run to the end. Raises only :class:`Interrupted` and :class:`StoreError`."""
         self._began = time.monotonic()
+        self._began_cpu = time.process_time()
         self._progress = Progress()
         self._session: Session | None = None
         try:
@@ -212,9 +215,14 @@ class Execution:
     def _elapsed(self) -> float:
         return self._progress.elapsed + time.monotonic() - self._began
 
+    def _cpu_time(self) -> float:
+        """All of it, reading data and compiling kernels included: what the machine was kept busy for."""
+        return self._progress.cpu_time + time.process_time() - self._began_cpu
+
     def _outcome(self, status: str, reason: str, trace: str = "") -> Outcome:
         counts = Counts() if self._session is None else self._session.counts
-        return Outcome(status, reason, self._progress.rows, counts, self._elapsed(), trace)
+        rows, elapsed, cpu_time = self._progress.rows, self._elapsed(), self._cpu_time()
+        return Outcome(status, reason, rows, counts, elapsed, cpu_time, trace)
 
     def _save(self, session: Session) -> None:
         progress = self._progress
@@ -227,6 +235,7 @@ class Execution:
             "step": progress.step,
             "wall_time": progress.wall_time,
             "elapsed": self._elapsed(),
+            "cpu_time": self._cpu_time(),
             "rows": progress.rows,
         }
         buffer = io.BytesIO()
@@ -245,6 +254,7 @@ class Execution:
         self._progress.step = content["step"]
         self._progress.wall_time = content["wall_time"]
         self._progress.elapsed = content["elapsed"]
+        self._progress.cpu_time = content["cpu_time"]
         self._progress.rows.extend(content["rows"])
 
 

@@ -129,10 +129,8 @@ def _carry_out(
         on_row=trackers.on_row,
         on_progress=on_progress,
     )
-    busy = time.process_time()
     outcome = execution.finish()
     manifest = _manifest(task, outcome, started)
-    manifest["cpu_time"] = round(time.process_time() - busy, 3)
     store.save(manifest, outcome.rows)
     trackers.on_end(manifest)
     if outcome.status != "timeout":  # a time-out goes on from its checkpoint when given more
@@ -169,6 +167,8 @@ def _manifest(task: Task, outcome: Outcome, started: datetime) -> Manifest:
         "duration": round(outcome.elapsed, 3),
         "counts": {name: getattr(outcome.counts, name) for name in COUNTS},
     }
+    if outcome.cpu_time is not None:  # of a process that died, nobody knows
+        manifest["cpu_time"] = round(outcome.cpu_time, 3)
     if outcome.traceback:
         manifest["traceback"] = outcome.traceback
     return manifest
