@@ -252,6 +252,20 @@ def test_figure_has_a_panel_for_every_problem_and_batch_size(store: Store) -> No
     assert picture.shape[1] > 1.2 * picture.shape[0]  # three columns, two rows
 
 
+def test_a_problem_without_the_metric_has_no_panel(store: Store) -> None:
+    known, unknown = PROBLEMS[:2]
+    measured = [{**row, "suboptimality": row["loss"]} for row in rows([3.0, 2.0, 1.0])]
+    for batch in (25, "full"):
+        add_rows(store, measured, problem=known, batch=batch)
+        add_rows(store, rows([3.0, 2.0, 1.0]), problem=unknown, batch=batch)
+    plots.draw_all(lines.gather(store.directory), axis="oracle_calls", tau=1.0)
+    drawn = text_of(store.directory / "figures" / "curves-suboptimality.pdf")
+    assert drawn.count(known["label"]) == 1
+    assert unknown["label"] not in drawn
+    assert drawn.count("oracle calls") == 2  # below the row that is there
+    assert text_of(store.directory / "figures" / "curves-loss.pdf").count(unknown["label"]) == 1
+
+
 def test_a_curve_that_explodes_does_not_flatten_the_others() -> None:
     from matplotlib.figure import Figure
 

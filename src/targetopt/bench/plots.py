@@ -95,12 +95,13 @@ def _sheets(results: Results, axis: str, tau: float) -> Iterator[Sheet]:
     for metric in results.metrics:
         title = f"{words(metric)} against {against}".capitalize()
         painter = _curves(results, metric, axis, tau)
-        yield _by_problem(results, main, Picture(f"curves-{slug(metric)}", title), painter)
+        picture = Picture(f"curves-{slug(metric)}", title)
+        yield _measured(_by_problem(results, main, picture, painter), metric)
     for metric in results.metrics[:1]:
         painter = _curves(results, metric, axis, tau)
         for panel, members in list(results.figures.items())[1:]:
             picture = Picture(f"curves-{slug(metric)}-{slug(panel)}", f"{panel}: {words(metric)}")
-            yield _by_problem(results, members, picture, painter)
+            yield _measured(_by_problem(results, members, picture, painter), metric)
         groups = rules(results)
         for problem, label in enumerate(results.problems) if len(groups) > 1 else ():
             name = f"rules-{slug(metric)}-{problem + 1}-{slug(label)}"
@@ -189,6 +190,12 @@ def _by_problem(results: Results, members: list[int], picture: Picture, paint: P
     else:
         cells = [Cell(p.problem, p.batch, p, _among(p, members)) for p in results.panels]
     return Sheet(picture, cells, results.problems, results.batches, paint)
+
+
+def _measured(sheet: Sheet, metric: str) -> Sheet:
+    """The sheet without the cells that nothing would be drawn in: some problems lack an optimum to compare with."""
+    cells = [cell for cell in sheet.cells if any(line.with_metric(metric) for line in cell.lines)]
+    return replace(sheet, cells=cells or sheet.cells)
 
 
 def _among(panel: Panel, members: list[int]) -> list[Line]:
