@@ -136,7 +136,7 @@ def test_machine_code_of_other_sources_is_discarded(tmp_path, monkeypatch):
         class stats:
             cache_path = str(tmp_path)
 
-    monkeypatch.setattr(jit, "_dispatchers", [Dispatcher])
+    monkeypatch.setattr(jit, "entries", [Dispatcher])
     old = tmp_path / "run-1.py311.nbi"
     old.touch()
     jit.discard_stale_cache()

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from targetopt.linear.compiled import losses, rows
 from targetopt.linear.compiled.batch import Matrix
-from targetopt.linear.compiled.jit import as_written, jit
+from targetopt.linear.compiled.jit import as_written, entry, jit
 from targetopt.linear.compiled.quadratic import dot
 from targetopt.linear.spec import (
     ACCUMULATED,
@@ -39,7 +39,7 @@ Index = NDArray[np.int64]
 Columns = NDArray[np.int32]
 
 
-@jit
+@entry
 def run(
     X: Matrix,
     objective: Objective,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from targetopt.linear.compiled.jit import jit
+from targetopt.linear.compiled.jit import entry, jit
 from targetopt.linear.plain import csr as plain
 
 Array = NDArray[np.float64]
@@ -19,7 +19,7 @@ Columns = NDArray[np.int32]
 TILE = 32
 
 
-@jit
+@entry
 def matvec(indptr: Index, indices: Columns, data: Array, theta: Array, out: Array) -> None:
     """out = Xθ."""
     for i in range(out.size):
@@ -30,7 +30,7 @@ def matvec(indptr: Index, indices: Columns, data: Array, theta: Array, out: Arra
         out[i] = total
 
 
-@jit
+@entry
 def add_rmatvec(indptr: Index, indices: Columns, data: Array, u: Array, out: Array) -> None:
     """out += Xᵀu."""
     for i in range(indptr.size - 1):
@@ -77,7 +77,7 @@ def _mirror(out: Array) -> None:
                     out[column, row] = out[row, column]
 
 
-@jit
+@entry
 def gram_primal(
     indptr: Index, indices: Columns, data: Array, weights: Array, columns: int
 ) -> Array:
@@ -90,7 +90,7 @@ def gram_primal(
     return out
 
 
-@jit
+@entry
 def gram_dual(indptr: Index, indices: Columns, data: Array, columns: int) -> Array:
     out = np.zeros((indptr.size - 1, indptr.size - 1))
     for i in range(indptr.size - 1):
@@ -136,7 +136,7 @@ def _shared_columns(
     return starts[: shared + 1], rows, values
 
 
-@jit
+@entry
 def take(
     indptr: Index, indices: Columns, data: Array, index: Index
 ) -> tuple[Index, Columns, Array]:

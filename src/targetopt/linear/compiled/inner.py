@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from targetopt.linear import plain
 from targetopt.linear.compiled import batch
 from targetopt.linear.compiled.batch import Matrix
-from targetopt.linear.compiled.jit import jit
+from targetopt.linear.compiled.jit import entry
 from targetopt.linear.compiled.quadratic import moved, setup
 from targetopt.linear.compiled.solvers import Outcome, solve
 from targetopt.linear.operators import DenseDesign, Design, SparseDesign
@@ -66,7 +66,7 @@ def solve_inner(
     )
 
 
-@jit
+@entry
 def _solve(
     X: Matrix,
     theta: Array,

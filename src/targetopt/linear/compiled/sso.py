@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from targetopt.linear.compiled import batch, losses
 from targetopt.linear.compiled.batch import Matrix
-from targetopt.linear.compiled.jit import jit
+from targetopt.linear.compiled.jit import entry, jit
 from targetopt.linear.compiled.quadratic import moved, setup
 from targetopt.linear.compiled.solvers import solve
 from targetopt.linear.spec import (
@@ -41,7 +41,7 @@ Index = NDArray[np.int64]
 Columns = NDArray[np.int32]
 
 
-@jit
+@entry
 def run(
     X: Matrix,
     objective: Objective,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from targetopt.linear.compiled.csr import Array, Columns, Index
-from targetopt.linear.compiled.jit import jit
+from targetopt.linear.compiled.jit import entry
 
 
-@jit
+@entry
 def renew_slopes(
     indptr: Columns,
     indices: Columns,
