@@ -14,7 +14,7 @@ from targetopt.linear.spec import FORMS, solver_spec
 from targetopt.surrogate import Quadratic
 
 pytest.importorskip("numba")
-from targetopt.linear.compiled import batch, krylov, quadratic, solvers
+from targetopt.linear.compiled import gathered, krylov, quadratic, solvers
 from targetopt.linear.compiled.inner import matrix_of
 
 INNERS = {
@@ -110,9 +110,10 @@ def test_a_full_basis_begins_anew(form, most):
     inner = to.Armijo(max_steps=150)
     expected, reference, _ = solved("numpy", X, theta, slope, metric, inner, 0.0, FORMS[form])
     matrix = matrix_of(design(X))
-    XB, _ = batch.load(matrix, np.arange(70), form, 150, False, np.full(50, -1, np.int32))
+    XB = gathered.view(gathered.everything(matrix), 0)
+    gram = quadratic.gram_for(XB, form, metric)
     inner_problem = quadratic.setup(
-        XB, form, metric, X @ theta, slope, theta, 0.0, 0.0, np.zeros(2, np.int64)
+        XB, form, gram, metric, X @ theta, slope, theta, 0.0, 0.0, np.zeros(2, np.int64)
     )
     x = quadratic.gradient(inner_problem)
     shift, steps, total, alpha, calls = np.zeros(x.size), 0, 0.0, inner.initial_step, 0

@@ -176,7 +176,7 @@ class Campaign:
                         trackers=self.trackers,
                     )
                 )
-        return sorted(tasks, key=lambda task: self.order(task.config))
+        return sorted(tasks, key=lambda task: (self.order(task.config), str(task.batches)))
 
 
 def redo_command(directory: Path, run: str) -> str:

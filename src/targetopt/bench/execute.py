@@ -8,17 +8,19 @@ import math
 import signal
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar, cast
 
 import torch
 
 from targetopt.bench import provenance
 from targetopt.bench.files import StoreError, write_whole
 from targetopt.types import Counts, Diverged
+
+T = TypeVar("T")
 
 CHECKPOINT_FORMAT = 2
 PER_DECADE = 12
@@ -140,6 +142,13 @@ class Execution:
 
     def finish(self) -> Outcome:
         """Run to the end. Raises only :class:`Interrupted` and :class:`StoreError`."""
+        return drained(self.slices())
+
+    def slices(self) -> Generator[int, None, Outcome]:
+        """As :meth:`finish`, with a pause after every advance, in which the run's clocks stand still.
+
+        It then says how many steps have been made.
+        """
         self._began = time.monotonic()
         self._began_cpu = time.process_time()
         self._progress = Progress()
@@ -148,7 +157,7 @@ class Execution:
             self._session = self.open_session()
             self._began = time.monotonic()  # reading data and compiling kernels is not the run's
             with _killed_after(self.time_limit):
-                return self._finish(self._session)
+                return (yield from self._finish(self._session))
         except (Interrupted, StoreError):
             raise
         except Exception as error:
@@ -165,7 +174,7 @@ class Execution:
         except Exception:  # a problem that cannot even be measured has failed, whatever the reason
             return False
 
-    def _finish(self, session: Session) -> Outcome:
+    def _finish(self, session: Session) -> Generator[int, None, Outcome]:
         self._continue(session)
         saved = time.monotonic()
         progress = self._progress
@@ -191,6 +200,10 @@ class Execution:
                 if due is not None and time.monotonic() - saved >= due:
                     self._save(session)
                     saved = time.monotonic()
+                wall, cpu = time.monotonic(), time.process_time()
+                yield progress.step
+                self._began += time.monotonic() - wall
+                self._began_cpu += time.process_time() - cpu
             row = self._row(session)
             if not math.isfinite(row["loss"]):
                 return self._outcome("diverged", f"the loss is {row['loss']} after step {target}")
@@ -256,6 +269,15 @@ class Execution:
         self._progress.elapsed = content["elapsed"]
         self._progress.cpu_time = content["cpu_time"]
         self._progress.rows.extend(content["rows"])
+
+
+def drained(slices: Generator[object, None, T]) -> T:
+    """Go through all the pauses at once; what the generator returns."""
+    while True:
+        try:
+            next(slices)
+        except StopIteration as end:
+            return cast(T, end.value)
 
 
 @contextmanager

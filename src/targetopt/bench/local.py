@@ -2,18 +2,21 @@
 
 import multiprocessing
 import os
+import random
 import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from typing import cast
 
-from targetopt.bench.work import Event, Task, perform
+from targetopt.bench.work import Event, Task, performance
 from targetopt.types import TargetoptError
 
 WORKER_ENVIRONMENT = dict.fromkeys(
@@ -34,6 +37,8 @@ WORKER_ENVIRONMENT = dict.fromkeys(
 
 AHEAD = 2
 """Tasks given to a worker at once: the one it does and the one it takes up without waiting."""
+TOGETHER = 16
+"""Tasks that a worker does in turns, if they share their batches."""
 
 
 class WorkersCannotStart(TargetoptError, RuntimeError):
@@ -45,29 +50,35 @@ class _Worker:
     process: BaseProcess
     connection: Connection
     tasks: list[Task] = field(default_factory=list)
-    running: str | None = None
+    running: set[str] = field(default_factory=set)
     ready: bool = False
+
+    def takes(self, task: Task) -> bool:
+        """One ahead, and whatever goes together with all that it has."""
+        if len(self.tasks) < AHEAD:
+            return True
+        together = all(given.batches == task.batches for given in self.tasks)
+        return together and task.batches is not None and len(self.tasks) < TOGETHER
 
 
 class LocalExecutor:
-    """``jobs`` processes, each given :data:`AHEAD` tasks, replaced when they die."""
+    """``jobs`` processes, each given a few tasks, replaced when they die."""
 
     def __init__(self, jobs: int) -> None:
         self.jobs = jobs
         self._workers: list[_Worker] = []
 
-    @property
-    def free(self) -> int:
-        """How many more tasks can be given out now."""
-        given = sum(len(worker.tasks) for worker in self._workers)
-        return self.jobs * AHEAD - given
+    def takes(self, task: Task) -> bool:
+        """Whether some worker takes it now."""
+        return len(self._workers) < self.jobs or any(w.takes(task) for w in self._workers)
 
     def submit(self, task: Task) -> None:
         idle = [worker for worker in self._workers if not worker.tasks]
         if not idle and len(self._workers) < self.jobs:
             self._workers.append(_start_worker())
             idle = self._workers[-1:]
-        worker = idle[0] if idle else min(self._workers, key=lambda worker: len(worker.tasks))
+        free = idle or [worker for worker in self._workers if worker.takes(task)]
+        worker = min(free, key=lambda worker: len(worker.tasks))
         worker.tasks.append(task)
         with suppress(BrokenPipeError):  # it has died; wait() will find that out and say so
             worker.connection.send(task)
@@ -112,9 +123,9 @@ class LocalExecutor:
                     continue
                 events.append(event)
                 if event.kind == "started":
-                    worker.running = event.run
+                    worker.running.add(event.run)
                 elif event.kind != "progress":
-                    worker.running = None
+                    worker.running.discard(event.run)
                     worker.tasks = [task for task in worker.tasks if task.run != event.run]
         except (EOFError, ConnectionResetError):
             events += self._bury(worker)
@@ -130,10 +141,12 @@ class LocalExecutor:
                 f"a worker process {how} before its first run. What it printed above says why."
             )
         for task in worker.tasks:
-            if task.run == worker.running:
-                yield Event("died", task.run, reason=f"the process doing this run {how}")
-            else:
+            if task.run not in worker.running:
                 yield Event("returned", task.run)
+            elif len(worker.running) > 1:
+                yield Event("suspected", task.run)
+            else:
+                yield Event("died", task.run, reason=f"the process doing this run {how}")
 
 
 def _how_it_ended(exitcode: int) -> str:
@@ -218,14 +231,58 @@ def _work(connection: Connection) -> None:
     threading.Thread(target=_die_with_parent, daemon=True).start()
     one_thread()
     _send(connection, None)  # alive
-    while not stopping.is_set():
+    waiting: deque[Task] = deque()
+    group: list[_Running] = []
+    lots = random.Random()
+    while group or not stopping.is_set():
+        while connection.poll(None if not group and not waiting else 0):
+            try:
+                task = connection.recv()
+            except EOFError:
+                return
+            if task is None:
+                stopping.set()
+                break
+            waiting.append(task)
+        if stopping.is_set():
+            waiting.clear()
+        while waiting and (not group or group[0].shares_with(waiting[0])):
+            group.append(_Running.started(waiting.popleft(), stopping, connection))
+        if group:
+            # Whoever is behind. If several are, one of them will prepare what all of them use: by lot,
+            # so that no run's wall time is longer for it than another's.
+            behind = min(running.step for running in group)
+            running = lots.choice([running for running in group if running.step == behind])
+            if (ended := running.go_on()) is not None:
+                group.remove(running)
+                _send(connection, ended)
+
+
+@dataclass(eq=False)
+class _Running:
+    """A task that a worker is doing, perhaps in turns with others."""
+
+    task: Task
+    pieces: Generator[int, None, Event]
+    step: int = 0
+
+    @staticmethod
+    def started(task: Task, stopping: threading.Event, connection: Connection) -> "_Running":
+        def tell(event: Event) -> None:
+            _send(connection, event)
+
+        return _Running(task, performance(task, stopping.is_set, tell))
+
+    def shares_with(self, task: Task) -> bool:
+        return task.batches is not None and task.batches == self.task.batches
+
+    def go_on(self) -> Event | None:
+        """Do a piece; how the run ended, if it did."""
         try:
-            task = connection.recv()
-        except EOFError:
-            return
-        if task is None:
-            return
-        _send(connection, perform(task, stopping.is_set, lambda event: _send(connection, event)))
+            self.step = next(self.pieces)
+        except StopIteration as end:
+            return cast(Event, end.value)
+        return None
 
 
 def _send(connection: Connection, event: Event | None) -> None:

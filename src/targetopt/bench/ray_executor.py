@@ -43,9 +43,8 @@ class RayExecutor:
         # A run that kills its process is a failed run, not one to be tried again behind our back.
         self._perform = ray.remote(num_cpus=1, max_retries=0)(_perform)
 
-    @property
-    def free(self) -> int:
-        return self.jobs * AHEAD - len(self._tasks)
+    def takes(self, task: Task) -> bool:
+        return len(self._tasks) < self.jobs * AHEAD
 
     def submit(self, task: Task) -> None:
         self._tasks[self._perform.remote(task)] = task

@@ -5,7 +5,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -27,9 +27,8 @@ ASK_AGAIN = 0.5
 class Executor(Protocol):
     """Where runs happen. The runner alone calls it, from one thread."""
 
-    @property
-    def free(self) -> int:
-        """How many more tasks it takes now."""
+    def takes(self, task: Task) -> bool:
+        """Whether it takes this one now."""
 
     def submit(self, task: Task) -> None: ...
 
@@ -251,7 +250,7 @@ class _Runner:
         try:
             while self.pending or self.given or self.elsewhere:
                 self._ask_again()
-                while self.pending and self.executor.free > 0:
+                while self.pending and self.executor.takes(self.pending[0][2]):
                     _, _, task = heapq.heappop(self.pending)
                     self.given.add(task.run)
                     self.executor.submit(task)
@@ -295,6 +294,9 @@ class _Runner:
             self.elsewhere[event.run] = time.monotonic() + ASK_AGAIN
         elif event.kind == "returned":
             self._push(task)
+        elif event.kind == "suspected":  # done again by itself, it will be known for what it is
+            self.tasks[event.run] = replace(task, alone=True)
+            self._push(self.tasks[event.run])
         elif event.kind == "ended":
             self.tally.ended[event.status] = self.tally.ended.get(event.status, 0) + 1
             self.display.ended(task.config, event)

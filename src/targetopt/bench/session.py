@@ -126,7 +126,7 @@ class CompiledSession:
 
         def new_run() -> linear.Run:
             return linear.Run(
-                data.X,
+                problem.design,  # one for all runs, which then share their batches
                 data.y,
                 loss=data.loss,
                 rule=method.rule,

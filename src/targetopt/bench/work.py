@@ -1,14 +1,15 @@
 """One run in one result directory: claim it, do it, write it down. What every worker does."""
 
+import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Hashable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from targetopt.bench import provenance
 from targetopt.bench.callbacks import open_trackers
 from targetopt.bench.config import RunConfig
-from targetopt.bench.execute import Execution, Interrupted, Outcome, saved_rows
+from targetopt.bench.execute import Execution, Interrupted, Outcome, drained, saved_rows
 from targetopt.bench.files import StoreError
 from targetopt.bench.plugins import load_plugins
 from targetopt.bench.session import open_session
@@ -29,6 +30,23 @@ class Task:
     checkpoint_seconds: float | None = 30.0
     plugins: tuple[str, ...] = ()
     trackers: tuple[str, ...] = ()
+    alone: bool = False
+
+    @property
+    def batches(self) -> Hashable:
+        """What tasks have in common that gain by being done in turns; None if this one would not.
+
+        Runs of SSO in the compiled driver share the batches they see, which take longer to prepare than
+        to use; see :mod:`targetopt.linear.compiled.pieces`.
+        """
+        config = self.config
+        lone = self.alone or self.time_limit is not None  # a limit is on the clock of one run
+        if lone or (config.engine, config.method.name) != ("compiled", "sso"):
+            return None
+        if config.batch_size == "full":
+            return None
+        data = json.dumps(dict(config.problem), sort_keys=True)
+        return (self.directory, data, config.batch_size, config.seed)
 
 
 @dataclass(frozen=True)
@@ -38,7 +56,8 @@ class Event:
     ``kind`` is one of ``started``, ``progress`` (``fraction`` done), ``ended`` (with the
     manifest's ``status`` and ``reason``), ``elsewhere`` (another process holds the claim),
     ``stopped`` (asked to, at a checkpoint), ``returned`` (never begun), ``died`` (the process doing
-    it ended; ``reason`` says how) and ``unwritable`` (the directory takes no more files).
+    it ended; ``reason`` says how), ``suspected`` (so it did, but several were under way in it) and
+    ``unwritable`` (the directory takes no more files).
     """
 
     kind: str
@@ -59,6 +78,13 @@ def settled(manifest: Manifest | None, time_limit: float | None) -> bool:
 
 def perform(task: Task, stop: Callable[[], bool], tell: Callable[[Event], None]) -> Event:
     """Do ``task`` unless it is claimed or settled; the event says how that ended."""
+    return drained(performance(task, stop, tell))
+
+
+def performance(
+    task: Task, stop: Callable[[], bool], tell: Callable[[Event], None]
+) -> Generator[int, None, Event]:
+    """As :func:`perform`, with pauses in which another run can go on; each says how many steps were made."""
     store = Store(task.directory)
     try:
         if not store.claims.take(task.run):
@@ -69,7 +95,7 @@ def perform(task: Task, stop: Callable[[], bool], tell: Callable[[Event], None])
                 not settled(manifest, task.time_limit) and manifest["attempt"] < task.attempt
             ):
                 tell(Event("started", task.run))
-                manifest = _carry_out(task, store, stop, tell)
+                manifest = yield from _carry_out(task, store, stop, tell)
             return Event("ended", task.run, manifest["status"], manifest["reason"])
         finally:
             store.claims.release(task.run)
@@ -106,7 +132,7 @@ def record_death(task: Task, reason: str) -> Event:
 
 def _carry_out(
     task: Task, store: Store, stop: Callable[[], bool], tell: Callable[[Event], None]
-) -> Manifest:
+) -> Generator[int, None, Manifest]:
     load_plugins(task.plugins)
     trackers = open_trackers(task.trackers, store.directory)
     started = datetime.now(UTC)
@@ -129,7 +155,7 @@ def _carry_out(
         on_row=trackers.on_row,
         on_progress=on_progress,
     )
-    outcome = execution.finish()
+    outcome = yield from execution.slices()
     manifest = _manifest(task, outcome, started)
     store.save(manifest, outcome.rows)
     trackers.on_end(manifest)

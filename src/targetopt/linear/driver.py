@@ -91,6 +91,7 @@ class Run:
         self.has_bias = bias
         if bias:
             self.design = self.design.with_bias()
+        self.design.runs.add(self)
         self.n = self.design.shape[0]
         made = loss(torch.as_tensor(self._checked_labels(y)))
         self.loss, smoothness = spec.loss_spec(made), made.smoothness
@@ -220,13 +221,14 @@ class Run:
                 most = min(most, self.steps_per_epoch - position)
                 if position == 0:
                     self._take_snapshot()
-            order, ends = self.batches.stretch(self.steps, most)
-            multipliers = np.array([self.schedule(self.steps + 1 + t) for t in range(ends.size)])
+            order, ends, place = self.batches.draw(self.steps)
+            count = min(most, ends.size - place)
+            multipliers = np.array([self.schedule(self.steps + 1 + t) for t in range(count)])
             done = self.steps - first
-            piece = self._NO_PATH if path is None else path[done : done + ends.size]
-            made = self._run_chunk(spec.Stretch(order, ends, multipliers), piece)
+            piece = self._NO_PATH if path is None else path[done : done + count]
+            made = self._run_chunk(spec.Stretch(order, ends, place, multipliers), piece)
             self.steps += made
-            if made < ends.size:
+            if made < count:
                 return False
         return bool(np.isfinite(self.theta).all())
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from functools import cached_property
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import scipy.sparse as sp
@@ -39,6 +40,16 @@ class Design(ABC):
     shape: tuple[int, int]
     nnz: int
     is_sparse: bool
+
+    @cached_property
+    def runs(self) -> WeakSet[Any]:
+        """Those under way on this design, which share what kernels keep."""
+        return WeakSet()
+
+    @cached_property
+    def kept(self) -> dict[bool, Any]:
+        """What compiled kernels have gathered of it last; see ``targetopt.linear.compiled.pieces``."""
+        return {}
 
     @abstractmethod
     def matvec(self, theta: Array) -> Array:
@@ -189,7 +200,9 @@ class SparseDesign(Design):
             ordered = sp.csr_array((data.copy(), indices, self.indptr), shape=shape)
             ordered.sort_indices()
             indices, data = ordered.indices.astype(np.int32, copy=False), ordered.data
-        return SparseDesign(self.indptr, indices, data, columns.size), columns
+        ordered_design = SparseDesign(self.indptr, indices, data, columns.size)
+        ordered_design.runs = self.runs
+        return ordered_design, columns
 
     def row_norms_squared(self) -> Array:
         row = np.repeat(np.arange(self.shape[0]), np.diff(self.indptr))

@@ -7,6 +7,7 @@ stochastic methods assume. One example at a time, that is i.i.d. sampling with r
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Literal, get_args
 
 import numpy as np
@@ -78,43 +79,58 @@ class Batches:
         self._steps_per_draw = (
             self.steps_per_epoch if shuffled else max(1, ROWS_PER_DRAW // self.batch_size)
         )
-        self._number = -1  # of the draw at hand
-        self._drawn = np.empty(0, np.int64)
 
     def rows(self, step: int) -> Index:
         """The rows of the step after ``step`` steps."""
-        return self.stretch(step, 1)[0]
+        return self.stretch(step, 1)[0].copy()
 
     def stretch(self, step: int, most: int) -> tuple[Index, Index]:
         """The rows of the next steps, at most so many, and where each step's end among them.
 
         They may be fewer than asked for, never none: ask again for the rest.
         """
-        number, position = divmod(step, self._steps_per_draw)
-        if self._number != number:
-            self._drawn, self._number = self._draw(number), number
-        count = min(most, self._steps_per_draw - position)
-        begin = position * self.batch_size
-        ends = begin + self.batch_size * np.arange(1, count + 1)
-        ends = np.minimum(ends, self._drawn.size)
-        return self._drawn[begin : ends[-1]], ends - begin
+        order, ends, position = self.draw(step)
+        begin = ends[position - 1] if position > 0 else 0
+        ends = ends[position : position + most]
+        return order[begin : ends[-1]], ends - begin
 
-    def _draw(self, number: int) -> Index:
-        if self.batch_size == self.n:
-            return np.tile(np.arange(self.n), self._steps_per_draw)
-        if self.sampling == "epochs":
-            return sample_order(self.n, self.seed, number)
-        # Floyd's sampling: the k-th of b draws comes from the first n − b + k rows; a row that is in
-        # the batch already gives way to the last of them. Every set is as likely as any other.
-        first = self.n - self.batch_size
-        bounds = np.arange(first + 1, self.n + 1)
-        size = (self._steps_per_draw, self.batch_size)
-        drawn = np.random.default_rng([self.seed, number]).integers(bounds, size=size)
-        if self.batch_size > 1:
-            for batch in drawn:
-                taken: set[int] = set()
-                for k, row in enumerate(batch.tolist()):
-                    if row in taken:
-                        row = batch[k] = first + k
-                    taken.add(row)
-        return drawn.ravel()
+    def draw(self, step: int) -> tuple[Index, Index, int]:
+        """The rows that are drawn at once with those of the next step, where each step's end, and its place.
+
+        In ``"epochs"`` that is the epoch. Equal draws are the same arrays, and nobody writes to them.
+        """
+        number, position = divmod(step, self._steps_per_draw)
+        drawn = (self.n, self.batch_size, self.seed, self.sampling, self._steps_per_draw, number)
+        order, ends = _drawn(*drawn)
+        return order, ends, position
+
+
+@lru_cache(maxsize=2)
+def _drawn(
+    n: int, batch_size: int, seed: int, sampling: Sampling, steps: int, number: int
+) -> tuple[Index, Index]:
+    order = _order(n, batch_size, seed, sampling, steps, number)
+    ends = np.minimum(batch_size * np.arange(1, steps + 1), order.size)
+    return order, ends
+
+
+def _order(
+    n: int, batch_size: int, seed: int, sampling: Sampling, steps: int, number: int
+) -> Index:
+    if batch_size == n:
+        return np.tile(np.arange(n), steps)
+    if sampling == "epochs":
+        return sample_order(n, seed, number)
+    # Floyd's sampling: the k-th of b draws comes from the first n − b + k rows; a row that is in
+    # the batch already gives way to the last of them. Every set is as likely as any other.
+    first = n - batch_size
+    bounds = np.arange(first + 1, n + 1)
+    drawn = np.random.default_rng([seed, number]).integers(bounds, size=(steps, batch_size))
+    if batch_size > 1:
+        for batch in drawn:
+            taken: set[int] = set()
+            for k, row in enumerate(batch.tolist()):
+                if row in taken:
+                    row = batch[k] = first + k
+                taken.add(row)
+    return drawn.ravel()

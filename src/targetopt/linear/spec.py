@@ -110,10 +110,15 @@ class Objective(NamedTuple):
 
 
 class Stretch(NamedTuple):
-    """Consecutive steps: number t uses ``order[ends[t-1]:ends[t]]`` and ``multipliers[t]`` of its step size."""
+    """Some consecutive steps of a draw of batches.
+
+    Batch t of the draw is ``order[ends[t-1]:ends[t]]``. The steps use those from ``first`` on, one for each
+    of the ``multipliers``, which multiply their step sizes.
+    """
 
     order: Index
     ends: Index
+    first: int
     multipliers: Array
 
 

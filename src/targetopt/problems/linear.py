@@ -81,7 +81,7 @@ class LinearProblem(Problem):
         self.outputs = int(y.max()) + 1 if loss is CrossEntropy else 1
         self.linear: LinearData = LinearData(X, y, loss, bool(bias), self.l2, self.outputs)
         self.classification = classification
-        self._design = design(X)
+        self.design = design(X)
 
     @property
     def n(self) -> int:
@@ -92,7 +92,7 @@ class LinearProblem(Problem):
         return seeded(seed, lambda: nn.Linear(features, self.outputs, bias=self.linear.bias))
 
     def forward(self, model: nn.Module, index: ArrayLike | Tensor | None = None) -> Linear:
-        rows = self._design if index is None else self._design.rows(index)
+        rows = self.design if index is None else self.design.rows(index)
         return Linear(_linear_layer(model), rows)
 
     def metrics(self, model: nn.Module) -> dict[str, float]:

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from targetopt.linear.compiled import losses, rows
 from targetopt.linear.compiled.batch import Matrix
-from targetopt.linear.compiled.jit import as_written, entry, jit
+from targetopt.linear.compiled.jit import as_written, entry, loop
 from targetopt.linear.compiled.quadratic import dot
 from targetopt.linear.spec import (
     ACCUMULATED,
@@ -50,7 +50,7 @@ def run(
 ) -> int:
     """See `targetopt.linear.plain.run_baseline`."""
     y, loss, decay = objective
-    order, ends, multipliers = stretch
+    order, ends, first, multipliers = stretch
     theta, memory, numbers, counts = state
     # Without weight decay or momentum, columns the batch does not touch stay as they are: then the
     # gradient is taken from g, where it gathers, as a list of its non-zeros.
@@ -58,10 +58,10 @@ def run(
     g = np.zeros(X.columns)
     listed = 0 if everywhere else X.columns + 1
     columns, values = np.empty(listed, np.int32), np.empty(listed)
-    begin = 0
-    for t in range(ends.size):
-        batch = order[begin : ends[t]]
-        begin = ends[t]
+    begin = ends[first - 1] if first > 0 else 0
+    for t in range(multipliers.size):
+        batch = order[begin : ends[first + t]]
+        begin = ends[first + t]
         z, p, slope = np.empty(batch.size), np.empty(batch.size), np.empty(batch.size)
         rows.matvec(X, batch, theta, z)
         _slopes(loss, batch, y, z, slope)
@@ -96,10 +96,10 @@ def run(
             sparse = values[:length]
             step = _step(objective, baseline, batch, z, p, lr, multipliers[t], sparse, 0.0, state)
             _move_some(baseline, step, theta, columns, sparse, memory[FIRST])
-    return int(ends.size)
+    return int(multipliers.size)
 
 
-@jit
+@loop
 def _slopes(loss: LossSpec, batch: Index, y: Array, z: Array, slope: Array) -> None:
     """∂ℓ_i/∂z_i divided by the number of rows."""
     share = 1.0 / batch.size
@@ -107,14 +107,14 @@ def _slopes(loss: LossSpec, batch: Index, y: Array, z: Array, slope: Array) -> N
         slope[i] = losses.slope(loss, z[i], y[batch[i]]) * share
 
 
-@jit
+@loop
 def _count_gradient(counts: Index) -> None:
     counts[ORACLE_CALLS] += 1
     counts[FORWARD_CALLS] += 1
     counts[BACKWARD_CALLS] += 1
 
 
-@jit
+@loop
 def _step(
     objective: Objective,
     baseline: BaselineSpec,
@@ -142,7 +142,7 @@ def _step(
     return lr * multiplier
 
 
-@jit
+@loop
 def _move_all(
     baseline: BaselineSpec, steps: float, step: float, theta: Array, g: Array, memory: Array
 ) -> None:
@@ -157,7 +157,7 @@ def _move_all(
             theta[j] -= step * g[j]
 
 
-@jit
+@loop
 def _move_some(
     baseline: BaselineSpec, step: float, theta: Array, columns: Columns, g: Array, sums: Array
 ) -> None:
@@ -182,16 +182,17 @@ def _adam(
     first: Array,
     second: Array,
 ) -> None:
+    # The corrections of both moments go into the step and into eps: one division a number, not two.
     root = np.sqrt(1.0 - baseline.beta2**steps)
-    step = lr / (1.0 - baseline.beta1**steps)
+    step, eps = lr * root / (1.0 - baseline.beta1**steps), baseline.eps * root
     keep1, keep2 = 1.0 - baseline.beta1, 1.0 - baseline.beta2
     for j in range(theta.size):
         first[j] += (g[j] - first[j]) * keep1
         second[j] = baseline.beta2 * second[j] + keep2 * g[j] * g[j]
-        theta[j] -= step * first[j] / (np.sqrt(second[j]) / root + baseline.eps)
+        theta[j] -= step * first[j] / (np.sqrt(second[j]) + eps)
 
 
-@jit
+@loop
 def _line_search(
     objective: Objective,
     baseline: BaselineSpec,

@@ -1,4 +1,4 @@
-"""The rows of one mini-batch, renumbered to the columns they touch.
+"""The rows of one mini-batch, renumbered to the columns they touch: products and Gram matrices.
 
 A batch of sparse rows touches few of the d columns; everything the inner loop does happens on those
 ("active") columns, so its arrays are short and stay in cache. A dense batch keeps all columns.
@@ -13,18 +13,14 @@ from numpy.typing import NDArray
 
 from targetopt.linear import spec
 from targetopt.linear.compiled import csr
-from targetopt.linear.compiled.jit import jit
-from targetopt.linear.spec import DUAL, PRIMAL
+from targetopt.linear.compiled.jit import jit, loop
+from targetopt.linear.spec import DUAL
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 Columns = NDArray[np.int32]
 
-choose_form = jit(spec.choose_form)
-
-# With so many non-zeros per column, renumbering a batch to the columns it touches costs more than it
-# saves. (An exact solve does renumber: a column that nothing touches would make it singular.)
-NEARLY_ALL = 2
+choose_form = loop(spec.choose_form)
 
 
 class Matrix(NamedTuple):
@@ -51,110 +47,35 @@ class Batch(NamedTuple):
 
 
 @jit
-def _is_everything(X: Matrix, rows: Index) -> bool:
-    """Whether ``rows`` is 0, 1, …, n − 1: then nothing need be copied."""
-    if rows.size != X.indptr.size - 1:
-        return False
-    same = True
-    for i in range(rows.size):
-        same &= rows[i] == i
-    return same
+def cheapest(X: Batch, meetings: float, steps: int, exact: bool) -> tuple[int, float]:
+    """The form that costs least, and Σ_c n_c² (see `choose_form`), counted only where it decides.
 
-
-@jit
-def load(
-    X: Matrix, rows: Index, form: int, steps: int, exact: bool, mark: Columns
-) -> tuple[Batch, int]:
-    """Gather ``rows`` and settle the form (``form`` < 0 asks the cost model).
-
-    ``mark`` is scratch of length d, all −1, and is left so.
+    ``meetings`` is that sum if it is known, and negative if not.
     """
     if X.dense.shape[0] > 0:
-        dense = X.dense[rows]
-        width = dense.shape[1]
-        if form < 0:
-            form = choose_form(rows.size, width, dense.size, 0.0, False, steps, exact)
-        empty = np.empty(0, np.int32)
-        no_csr = (np.empty(0, np.int64), empty, np.empty(0))
-        return Batch(no_csr[0], no_csr[1], no_csr[2], dense, empty, True, rows.size, width), form
-    if _is_everything(X, rows):
-        if form < 0:
-            form = _cheapest(X.indices, rows.size, X.columns, steps, exact)
-        everything = Batch(
-            X.indptr, X.indices, X.data, X.dense, mark[:0], True, rows.size, X.columns
-        )
-        return everything, form
-    indptr, indices, data = csr.take(X.indptr, X.indices, X.data, rows)
-    nnz = indptr[-1]
-    if nnz >= NEARLY_ALL * X.columns and not exact:
-        if form < 0:
-            form = _cheapest(indices, rows.size, X.columns, steps, exact)
-        dense = np.empty((0, 0))
-        return Batch(indptr, indices, data, dense, mark[:0], True, rows.size, X.columns), form
-    active = np.empty(min(nnz, X.columns) + 1, np.int32)  # one too long: see `_number`
-    width = _number(indices, active, mark)
-    active = active[:width]
-    if form < 0:
-        form = _cheapest(indices, rows.size, width, steps, exact)
-    if form == PRIMAL:  # the Gram loop wants local numbers to ascend along a row
-        _renumber(active, indices, mark)
-    for column in active:
-        mark[column] = -1
-    return Batch(indptr, indices, data, np.empty((0, 0)), active, False, rows.size, width), form
+        return choose_form(X.rows, X.width, X.dense.size, 0.0, False, steps, exact), meetings
+    nnz = X.indices.size
+    fewest = nnz * nnz / max(X.width, 1)  # if all columns were equally full
+    form = choose_form(X.rows, X.width, nnz, fewest, True, steps, exact)
+    if form == DUAL:
+        if meetings < 0.0:
+            meetings = _count_meetings(X.indices, np.zeros(X.width, np.int32))
+        form = choose_form(X.rows, X.width, nnz, meetings, True, steps, exact)
+    return form, meetings
 
 
-@jit
-def _cheapest(indices: Columns, rows: int, width: int, steps: int, exact: bool) -> int:
-    """The form that costs least for sparse rows; meetings are counted only where they decide."""
-    nnz = indices.size
-    fewest = nnz * nnz / max(width, 1)  # if all columns were equally full
-    form = choose_form(rows, width, nnz, fewest, True, steps, exact)
-    if form != DUAL:
-        return form
-    in_column = np.zeros(width, np.int32)
-    for j in range(nnz):
+@loop
+def _count_meetings(indices: Columns, in_column: Columns) -> float:
+    """``in_column`` is all 0."""
+    for j in range(indices.size):
         in_column[np.uint32(indices[j])] += np.int32(1)
     meetings = 0.0
-    for count in in_column:
-        meetings += float(count) * float(count)
-    return choose_form(rows, width, nnz, meetings, True, steps, exact)
+    for c in range(in_column.size):
+        meetings += float(in_column[c]) * float(in_column[c])
+    return meetings
 
 
-@jit
-def _number(indices: Columns, active: Columns, mark: Columns) -> int:
-    """Turn columns into local numbers, by first appearance; ``active`` becomes the columns.
-
-    Every column is written down as if it were new; if it is not, the next one takes its place. (An
-    `if` here would be mispredicted every third time.)
-    """
-    width = np.uint32(0)
-    for j in range(indices.size):
-        column = indices[j]
-        place = np.uint32(column)
-        known = mark[place]
-        active[width] = column
-        new = known < 0
-        local = np.int32(width) if new else known
-        mark[place], indices[j] = local, local
-        width += np.uint32(new)
-    return np.int64(width)  # type: ignore[return-value]
-
-
-@jit
-def _renumber(active: Columns, indices: Columns, mark: Columns) -> None:
-    """Number the active columns by their place in X instead of by their first appearance."""
-    place = np.empty(active.size, np.int32)
-    before = active.copy()
-    active.sort()
-    for local in range(active.size):
-        mark[active[local]] = local
-    for local in range(active.size):
-        place[local] = mark[before[local]]
-    for j in range(indices.size):
-        indices[j] = place[indices[j]]
-
-
-@jit
+@loop
 def matvec(X: Batch, theta: Array, out: Array) -> None:
     """out = Xθ, θ on the active columns."""
     if X.dense.shape[0] > 0:
@@ -168,7 +89,7 @@ def matvec(X: Batch, theta: Array, out: Array) -> None:
         csr.matvec(X.indptr, X.indices, X.data, theta, out)
 
 
-@jit
+@loop
 def add_rmatvec(X: Batch, u: Array, out: Array) -> None:
     """out += Xᵀu on the active columns."""
     if X.dense.shape[0] > 0:
@@ -209,16 +130,22 @@ def read(X: Batch, theta: Array) -> Array:
     if X.all_columns:
         return theta.copy()
     local = np.empty(X.width)
-    for j in range(X.width):
-        local[j] = theta[X.active[j]]
+    _gather(X.active, theta, local)
     return local
 
 
-@jit
+@loop
+def _gather(active: Columns, theta: Array, local: Array) -> None:
+    for j in range(local.size):
+        local[j] = theta[active[j]]
+
+
+@loop
 def write(X: Batch, local: Array, theta: Array) -> None:
     """Put the active columns of θ back."""
     if X.all_columns:
-        theta[:] = local
+        for j in range(X.width):
+            theta[j] = local[j]
     else:
         for j in range(X.width):
             theta[X.active[j]] = local[j]

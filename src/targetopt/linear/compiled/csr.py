@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from targetopt.linear.compiled.jit import entry, jit
+from targetopt.linear.compiled.jit import entry, jit, loop
 from targetopt.linear.plain import csr as plain
 
 Array = NDArray[np.float64]
@@ -19,7 +19,7 @@ Columns = NDArray[np.int32]
 TILE = 32
 
 
-@entry
+@loop
 def matvec(indptr: Index, indices: Columns, data: Array, theta: Array, out: Array) -> None:
     """out = Xθ."""
     for i in range(out.size):
@@ -30,7 +30,7 @@ def matvec(indptr: Index, indices: Columns, data: Array, theta: Array, out: Arra
         out[i] = total
 
 
-@entry
+@loop
 def add_rmatvec(indptr: Index, indices: Columns, data: Array, u: Array, out: Array) -> None:
     """out += Xᵀu."""
     for i in range(indptr.size - 1):
@@ -40,7 +40,7 @@ def add_rmatvec(indptr: Index, indices: Columns, data: Array, u: Array, out: Arr
             out[np.uint32(columns[j])] += scale * values[j]
 
 
-@jit
+@loop
 def add_meetings(starts: Index, places: Columns, values: Array, weights: Array, out: Array) -> None:
     """Σ_l weights_l v_l v_lᵀ over the sparse vectors v_l, whose places ascend, off the diagonal.
 
@@ -66,7 +66,7 @@ def add_meetings(starts: Index, places: Columns, values: Array, weights: Array, 
     _mirror(out)
 
 
-@jit
+@loop
 def _mirror(out: Array) -> None:
     """Copy the lower triangle to the upper one, by tiles that stay in the first cache."""
     n = out.shape[0]
@@ -82,26 +82,38 @@ def gram_primal(
     indptr: Index, indices: Columns, data: Array, weights: Array, columns: int
 ) -> Array:
     out = np.zeros((columns, columns))
+    _add_squares_of_columns(indptr, indices, data, weights, out)
+    add_meetings(indptr, indices, data, weights, out)
+    return out
+
+
+@loop
+def _add_squares_of_columns(
+    indptr: Index, indices: Columns, data: Array, weights: Array, out: Array
+) -> None:
     for i in range(indptr.size - 1):
         for j in range(indptr[i], indptr[i + 1]):
             column = np.uint32(indices[j])
             out[column, column] += weights[i] * data[j] * data[j]
-    add_meetings(indptr, indices, data, weights, out)
-    return out
 
 
 @entry
 def gram_dual(indptr: Index, indices: Columns, data: Array, columns: int) -> Array:
     out = np.zeros((indptr.size - 1, indptr.size - 1))
+    _fill_squares_of_rows(indptr, data, out)
+    starts, rows, shared = _shared_columns(indptr, indices, data, columns)
+    add_meetings(starts, rows, shared, np.ones(starts.size), out)
+    return out
+
+
+@loop
+def _fill_squares_of_rows(indptr: Index, data: Array, out: Array) -> None:
     for i in range(indptr.size - 1):
         values = data[indptr[i] : indptr[i + 1]]
         total = 0.0
         for j in range(values.size):
             total += values[j] * values[j]
         out[i, i] = total
-    starts, rows, shared = _shared_columns(indptr, indices, data, columns)
-    add_meetings(starts, rows, shared, np.ones(starts.size), out)
-    return out
 
 
 @jit
@@ -113,27 +125,51 @@ def _shared_columns(
     In a batch of text most columns have a single one, which meets no other.
     """
     count = np.zeros(columns, np.int32)
+    starts, place = np.empty(columns + 1, np.int64), np.empty(columns, np.int64)
+    shared = _count_shared(indptr, indices, count, starts, place)
+    total = starts[shared]
+    # The last place takes the single ones.
+    rows, values = np.empty(total + 1, np.int32), np.empty(total + 1)
+    _fill_shared(indptr, indices, data, count, place, rows, values)
+    return starts[: shared + 1], rows, values
+
+
+@loop
+def _count_shared(
+    indptr: Index, indices: Columns, count: Columns, starts: Index, place: Index
+) -> int:
+    """How many columns have several non-zeros; fills where each begins."""
     for j in range(indptr[-1]):
         count[np.uint32(indices[j])] += np.int32(1)
-    starts, place = np.empty(columns + 1, np.int64), np.empty(columns, np.int64)
     shared, total = 0, 0
-    for c in range(columns):
+    for c in range(count.size):
         starts[shared], place[c] = total, total
         several = count[c] > 1
         total += count[c] if several else 0
         shared += 1 if several else 0
     starts[shared] = total
-    # The last place takes the single ones.
-    rows, values = np.empty(total + 1, np.int32), np.empty(total + 1)
+    return shared
+
+
+@loop
+def _fill_shared(
+    indptr: Index,
+    indices: Columns,
+    data: Array,
+    count: Columns,
+    place: Index,
+    rows: Columns,
+    values: Array,
+) -> None:
+    last = rows.size - 1
     for i in range(indptr.size - 1):
         own, numbers = indices[indptr[i] : indptr[i + 1]], data[indptr[i] : indptr[i + 1]]
         for j in range(own.size):
             column = np.uint32(own[j])
             at = place[column]
             place[column] = at + 1
-            at = np.uint64(at if count[column] > 1 else total)
+            at = np.uint64(at if count[column] > 1 else last)
             rows[at], values[at] = i, numbers[j]
-    return starts[: shared + 1], rows, values
 
 
 @entry
@@ -142,10 +178,29 @@ def take(
 ) -> tuple[Index, Columns, Array]:
     """``indptr, indices, data`` of the rows ``index``."""
     taken = np.zeros(index.size + 1, np.int64)
-    for i in range(index.size):
-        taken[i + 1] = taken[i] + indptr[index[i] + 1] - indptr[index[i]]
+    _add_lengths(indptr, index, taken)
     columns = np.empty(taken[-1], np.int32)
     values = np.empty(taken[-1], np.float64)
+    copy_rows(indptr, indices, data, index, taken, columns, values)
+    return taken, columns, values
+
+
+@loop
+def _add_lengths(indptr: Index, index: Index, taken: Index) -> None:
+    for i in range(index.size):
+        taken[i + 1] = taken[i] + indptr[index[i] + 1] - indptr[index[i]]
+
+
+@loop
+def copy_rows(
+    indptr: Index,
+    indices: Columns,
+    data: Array,
+    index: Index,
+    taken: Index,
+    columns: Columns,
+    values: Array,
+) -> None:
     for i in range(index.size):
         begin, end = indptr[index[i]], indptr[index[i] + 1]
         from_columns, from_values = indices[begin:end], data[begin:end]
@@ -155,7 +210,16 @@ def take(
             to_values[j] = from_values[j]
         for j in range(from_columns.size):
             to_columns[j] = from_columns[j]
-    return taken, columns, values
+
+
+@entry
+def _matvec(indptr: Index, indices: Columns, data: Array, theta: Array, out: Array) -> None:
+    matvec(indptr, indices, data, theta, out)
+
+
+@entry
+def _add_rmatvec(indptr: Index, indices: Columns, data: Array, u: Array, out: Array) -> None:
+    add_rmatvec(indptr, indices, data, u, out)
 
 
 def csr_matvec(indptr: Index, indices: Columns, data: Array, theta: Array) -> Array:
@@ -163,7 +227,7 @@ def csr_matvec(indptr: Index, indices: Columns, data: Array, theta: Array) -> Ar
     if theta.ndim == 2:
         return plain.csr_matvec(indptr, indices, data, theta)
     out = np.empty(indptr.size - 1)
-    matvec(indptr, indices, data, np.ascontiguousarray(theta), out)
+    _matvec(indptr, indices, data, np.ascontiguousarray(theta), out)
     return out
 
 
@@ -172,7 +236,7 @@ def csr_rmatvec(indptr: Index, indices: Columns, data: Array, u: Array, columns:
     if u.ndim == 2:
         return plain.csr_rmatvec(indptr, indices, data, u, columns)
     out = np.zeros(columns)
-    add_rmatvec(indptr, indices, data, np.ascontiguousarray(u), out)
+    _add_rmatvec(indptr, indices, data, np.ascontiguousarray(u), out)
     return out
 
 

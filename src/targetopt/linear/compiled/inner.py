@@ -6,10 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from targetopt.linear import plain
-from targetopt.linear.compiled import batch
-from targetopt.linear.compiled.batch import Matrix
+from targetopt.linear.compiled.batch import Batch, Matrix, cheapest
 from targetopt.linear.compiled.jit import entry
-from targetopt.linear.compiled.quadratic import moved, setup
+from targetopt.linear.compiled.quadratic import gram_for, moved, setup
 from targetopt.linear.compiled.solvers import Outcome, solve
 from targetopt.linear.operators import DenseDesign, Design, SparseDesign
 from targetopt.linear.spec import EXACT_SOLVER, Solution, SolverSpec
@@ -79,9 +78,19 @@ def _solve(
     form: int,
     products: Index,
 ) -> tuple[Array, int, Outcome]:
-    rows = np.arange(targets.size)
-    mark = np.full(X.columns, -1, np.int32)
-    XB, form = batch.load(X, rows, form, solver.max_steps, solver.kind == EXACT_SOLVER, mark)
-    problem = setup(XB, form, metric, targets, slope, theta, 0.0, decay, products)
+    XB = Batch(
+        X.indptr,
+        X.indices,
+        X.data,
+        X.dense,
+        np.empty(0, np.int32),
+        True,
+        targets.size,
+        X.columns,
+    )
+    if form < 0:
+        form, _ = cheapest(XB, -1.0, solver.max_steps, solver.kind == EXACT_SOLVER)
+    gram = gram_for(XB, form, metric)
+    problem = setup(XB, form, gram, metric, targets, slope, theta, 0.0, decay, products)
     outcome = solve(problem, solver, step)
     return moved(problem, outcome.shift), form, outcome

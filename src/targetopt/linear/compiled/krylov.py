@@ -11,11 +11,13 @@ coordinates so strongly that a hundred steps commonly need some forty products, 
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
 from targetopt.linear.compiled import batch
-from targetopt.linear.compiled.jit import jit
+from targetopt.linear.compiled.jit import jit, loop
 from targetopt.linear.compiled.quadratic import (
     CANCELLED,
     Problem,
@@ -42,8 +44,9 @@ Array = NDArray[np.float64]
 
 # Why `descend` stopped, beside the reasons of `spec`: digits are lost, or the basis is full.
 DIGITS_LOST, BASIS_FULL = -1, -2
-# A coordinate whose square is below this share of the gradient's changes nothing but its last digit.
-NEGLIGIBLE = 1e-32
+# A coordinate whose square is below this share of the gradient's changes nothing but its last digits:
+# 1e-14 of it, as much as a product with X rounds away.
+NEGLIGIBLE = 1e-28
 # A new basis vector below this share of A's size is rounding: the space is exhausted.
 EXHAUSTED = 1e-15
 # Nanoseconds that come with each step, with each vector of a basis, and with each step in a basis;
@@ -52,6 +55,24 @@ STEP_NS, BASIS_NS, BASIS_STEP_NS = 100.0, 400.0, 40.0
 LANES = 16
 # Without a Gram matrix, the basis has at most twice as many numbers as X has non-zeros, or so many.
 BASIS_NUMBERS = 1_000_000
+
+
+class Basis(NamedTuple):
+    """What grows as `descend` goes: the basis V, A in it and two vectors in it; and scratch.
+
+    A's column i is beside[i], diagonal[i], beside[i + 1] (it is tridiagonal); the gradient's coordinate
+    i is c[i + 1]. Zeros follow, up to whole lanes: short loops are slow where they do not fill the
+    registers.
+    """
+
+    vectors: Array  # V, a row each
+    root: Array  # R, see `_symmetriser`
+    diagonal: Array
+    beside: Array
+    c: Array  # the gradient
+    moved: Array  # the shift
+    image: Array  # scratch: A times the gradient
+    targets: Array  # scratch: one entry per row of X
 
 
 @jit
@@ -72,11 +93,12 @@ def by_rows(problem: Problem) -> Problem:
         problem.outside,
         problem.length,
         problem.decay,
+        problem.scratch,
         problem.products,
     )
 
 
-@jit
+@loop
 def capacity(problem: Problem, steps: int) -> int:
     """The largest basis that so many steps may need and memory allows; 0 if it is not worthwhile."""
     X = problem.X
@@ -113,17 +135,36 @@ def descend(
 
     Returns steps, decrease, reason and step size; x (the gradient) and shift are moved along.
     """
-    size, decay = x.size - 1, problem.decay
+    size = x.size - 1
+    room = _whole_lanes(most + 1)
+    basis = Basis(
+        np.empty((most + 1, size)),
+        _symmetriser(problem, size),
+        np.zeros(room),
+        np.zeros(room + 1),
+        np.zeros(room + 2),
+        np.zeros(room),
+        np.empty(room),
+        np.empty(problem.X.rows),
+    )
+    return _descend_in(basis, problem, solver, x, shift, alpha, steps, total)
+
+
+@loop
+def _descend_in(
+    basis: Basis,
+    problem: Problem,
+    solver: SolverSpec,
+    x: Array,
+    shift: Array,
+    alpha: float,
+    steps: int,
+    total: float,
+) -> tuple[int, float, int, float]:
+    V, root, diagonal, beside, c, moved, image, p = basis
+    most, size, decay = V.shape[0] - 1, V.shape[1], problem.decay
     dual, armijo = problem.form == DUAL, solver.kind == ARMIJO
     tolerance = solver.gradient_tolerance**2
-    root = _symmetriser(problem, size)
-    V = np.empty((most + 1, size))
-    # T's column i is beside[i], diagonal[i], beside[i + 1]; the gradient's coordinate i is c[i + 1].
-    # Zeros follow, up to whole lanes: short loops are slow where they do not fill the registers.
-    room = _whole_lanes(most + 1)
-    diagonal, beside = np.zeros(room), np.zeros(room + 1)
-    c, moved, image = np.zeros(room + 2), np.zeros(room), np.empty(room)
-    p = np.empty(problem.X.rows)
     for i in range(size):
         V[0, i] = x[i] / root[i]
     across = dot(V[0], V[0])
@@ -176,7 +217,7 @@ def descend(
     return steps, total, reason, alpha
 
 
-@jit
+@loop
 def _whole_lanes(size: int) -> int:
     return -(-size // LANES) * LANES
 
@@ -189,12 +230,17 @@ def _symmetriser(problem: Problem, size: int) -> Array:
     """
     root = np.ones(size)
     if problem.form == DUAL:
-        for i in range(size):
-            root[i] = np.sqrt(problem.metric[i] / size)
+        _fill_root(problem.metric, root)
     return root
 
 
-@jit
+@loop
+def _fill_root(metric: Array, root: Array) -> None:
+    for i in range(root.size):
+        root[i] = np.sqrt(metric[i] / root.size)
+
+
+@loop
 def _apply(problem: Problem, root: Array, u: Array, p: Array, out: Array) -> None:
     """out = Au, without weight decay; p is scratch with one entry per row."""
     if problem.form == DUAL:
@@ -203,7 +249,9 @@ def _apply(problem: Problem, root: Array, u: Array, p: Array, out: Array) -> Non
         if problem.gram.size > 0:
             symmetric_product(problem.gram, p, out)
         else:
-            full = np.zeros(problem.X.width)
+            full = problem.scratch
+            for j in range(full.size):
+                full[j] = 0.0
             batch.add_rmatvec(problem.X, p, full)
             batch.matvec(problem.X, full, out)
             count_products(problem)
@@ -221,7 +269,7 @@ def _apply(problem: Problem, root: Array, u: Array, p: Array, out: Array) -> Non
         count_products(problem)
 
 
-@jit
+@loop
 def _orthogonalise(V: Array, k: int, before: float, trace: float) -> tuple[float, float]:
     """Make V[k + 1], which is A·V[k], a basis vector: a new column of the tridiagonal matrix.
 
@@ -247,13 +295,13 @@ def _orthogonalise(V: Array, k: int, before: float, trace: float) -> tuple[float
     return on_diagonal, beside
 
 
-@jit
+@loop
 def _subtract(factor: float, v: Array, w: Array) -> None:
     for i in range(w.size):
         w[i] -= factor * v[i]
 
 
-@jit
+@loop
 def _remove(V: Array, k: int, w: Array) -> float:
     """Make w orthogonal to V[0], …, V[k], four at a time; what was removed along V[k]."""
     i = 0
@@ -276,7 +324,7 @@ def _remove(V: Array, k: int, w: Array) -> float:
     return h
 
 
-@jit
+@loop
 def _product(
     size: int, diagonal: Array, beside: Array, c: Array, out: Array
 ) -> tuple[float, float]:
@@ -291,7 +339,7 @@ def _product(
     return along, square
 
 
-@jit
+@loop
 def _step(size: int, alpha: float, decay: float, image: Array, c: Array, moved: Array) -> float:
     """Move the gradient c and the shift by a step of alpha; the new c·c."""
     across = 0.0
@@ -304,7 +352,7 @@ def _step(size: int, alpha: float, decay: float, image: Array, c: Array, moved: 
     return across
 
 
-@jit
+@loop
 def _add_combination(V: Array, weights: Array, root: Array, out: Array) -> None:
     """out += R Σ_j weights_j V[j]."""
     for j in range(weights.size):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from targetopt.linear.compiled.jit import jit
+from targetopt.linear.compiled.jit import loop
 from targetopt.linear.spec import HUBER, LOGISTIC, SQUARED, LossSpec
 
 
-@jit
+@loop
 def _bare_value(loss: LossSpec, z: float, y: float) -> float:
     if loss.kind == LOGISTIC:
         margin = y * z
@@ -22,7 +22,7 @@ def _bare_value(loss: LossSpec, z: float, y: float) -> float:
     return float(np.exp(z) - y * z)
 
 
-@jit
+@loop
 def _bare_slope(loss: LossSpec, z: float, y: float) -> float:
     if loss.kind == LOGISTIC:
         e = np.exp(-abs(z))
@@ -34,7 +34,7 @@ def _bare_slope(loss: LossSpec, z: float, y: float) -> float:
     return float(np.exp(z) - y)
 
 
-@jit
+@loop
 def _bare_curvature(loss: LossSpec, z: float, y: float) -> float:
     if loss.kind == LOGISTIC:
         e = np.exp(-abs(z))
@@ -46,16 +46,16 @@ def _bare_curvature(loss: LossSpec, z: float, y: float) -> float:
     return float(np.exp(z))
 
 
-@jit
+@loop
 def value(loss: LossSpec, z: float, y: float) -> float:
     return _bare_value(loss, z, y) + 0.5 * loss.ridge * z * z
 
 
-@jit
+@loop
 def slope(loss: LossSpec, z: float, y: float) -> float:
     return _bare_slope(loss, z, y) + loss.ridge * z
 
 
-@jit
+@loop
 def curvature(loss: LossSpec, z: float, y: float) -> float:
     return _bare_curvature(loss, z, y) + loss.ridge

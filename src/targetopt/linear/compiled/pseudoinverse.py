@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from targetopt.linear.compiled.jit import jit
+from targetopt.linear.compiled.jit import jit, loop
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
@@ -48,22 +48,7 @@ def factorise(system: Array) -> Factor:
             finite &= np.isfinite(system[i, j])
     if not finite:  # the run has diverged, and its θ shall say so
         return Factor(order, lower, none, np.full((n, n), np.nan), np.full(n, np.nan))
-    rank = 0
-    while rank < n:
-        pivot = rank + int(np.argmax(left[rank:]))
-        if not left[pivot] > PIVOT * largest:
-            break
-        _swap(order, left, lower, rank, pivot)
-        root, top, entries = np.sqrt(left[rank]), lower[rank, :rank], system[order[rank]]
-        lower[rank, rank] = root
-        for i in range(rank + 1, n):
-            row, total = lower[i], entries[order[i]]
-            for k in range(top.size):
-                total -= row[k] * top[k]
-            total /= root
-            row[rank] = total
-            left[i] -= total * total
-        rank += 1
+    rank = _eliminate(system, order, lower, left, PIVOT * largest)
     if rank == n:
         return Factor(order, lower, none, none, np.empty(0))
     clear = left[rank:].max() <= ROUNDING * largest
@@ -107,7 +92,31 @@ def apply(factor: Factor, right: Array) -> Array:
     return out
 
 
-@jit
+@loop
+def _eliminate(system: Array, order: Index, lower: Array, left: Array, least: float) -> int:
+    """Fill L column by column while a pivot exceeds ``least``; the rank."""
+    n, rank = left.size, 0
+    while rank < n:
+        pivot = rank
+        for i in range(rank + 1, n):
+            pivot = i if left[i] > left[pivot] else pivot
+        if not left[pivot] > least:
+            break
+        _swap(order, left, lower, rank, pivot)
+        root, top, entries = np.sqrt(left[rank]), lower[rank, :rank], system[order[rank]]
+        lower[rank, rank] = root
+        for i in range(rank + 1, n):
+            row, total = lower[i], entries[order[i]]
+            for k in range(top.size):
+                total -= row[k] * top[k]
+            total /= root
+            row[rank] = total
+            left[i] -= total * total
+        rank += 1
+    return rank
+
+
+@loop
 def _swap(order: Index, left: Array, lower: Array, i: int, j: int) -> None:
     order[i], order[j] = order[j], order[i]
     left[i], left[j] = left[j], left[i]
@@ -115,7 +124,7 @@ def _swap(order: Index, left: Array, lower: Array, i: int, j: int) -> None:
         lower[i, k], lower[j, k] = lower[j, k], lower[i, k]
 
 
-@jit
+@loop
 def _cholesky(matrix: Array) -> bool:
     """Turn a matrix into its Cholesky factor (the lower triangle); False if it is not definite."""
     for i in range(matrix.shape[0]):
@@ -132,7 +141,7 @@ def _cholesky(matrix: Array) -> bool:
     return True
 
 
-@jit
+@loop
 def _solve(lower: Array, x: Array) -> None:
     """x ← (LLᵀ)⁻¹ x."""
     for i in range(x.size):

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from targetopt.linear.compiled import batch
 from targetopt.linear.compiled.batch import Batch
-from targetopt.linear.compiled.jit import jit
+from targetopt.linear.compiled.jit import jit, loop
 from targetopt.linear.spec import DUAL, PRIMAL, SolverSpec
 
 Array = NDArray[np.float64]
@@ -49,10 +49,11 @@ class Problem(NamedTuple):
     outside: float  # ‖θ_t‖² on the other columns (read with weight decay only)
     length: float  # ‖θ_t‖² (read with weight decay only)
     decay: float  # λ
+    scratch: Array  # room for one direction on the active columns
     products: Index  # products made with X and with Xᵀ
 
 
-@jit
+@loop
 def dot(a: Array, b: Array) -> float:
     total = 0.0
     for i in range(a.size):
@@ -62,17 +63,34 @@ def dot(a: Array, b: Array) -> float:
 
 @jit
 def scaled(a: Array, factor: float) -> Array:
-    """factor · a (a loop: numba compiles array expressions slowly)."""
+    """factor · a."""
     out = np.empty(a.size)
+    scale(a, factor, out)
+    return out
+
+
+@loop
+def scale(a: Array, factor: float, out: Array) -> None:
+    """out = factor · a (a loop: numba compiles array expressions slowly)."""
     for i in range(a.size):
         out[i] = factor * a[i]
-    return out
+
+
+@jit
+def gram_for(X: Batch, form: int, metric: Array) -> Array:
+    """The Gram matrix that the form needs: XXᵀ, XᵀWX/b, or none."""
+    if form == DUAL:
+        return batch.gram_dual(X)
+    if form == PRIMAL:
+        return batch.gram_primal(X, scaled(metric, 1.0 / X.rows))
+    return np.empty((0, 0))
 
 
 @jit
 def setup(
     X: Batch,
     form: int,
+    gram: Array,
     metric: Array,
     targets: Array,
     slope: Array,
@@ -81,22 +99,30 @@ def setup(
     decay: float,
     products: Index,
 ) -> Problem:
-    """Build the Gram matrix the form needs."""
-    gram = np.empty((0, 0))
-    if form == DUAL:
-        gram = batch.gram_dual(X)
-    elif form == PRIMAL:
-        gram = batch.gram_primal(X, scaled(metric, 1.0 / X.rows))
+    """The inner problem; ``gram`` is as `gram_for` has it."""
     trace = 0.0
     for i in range(gram.shape[0]):
         trace += gram[i, i]
     length = outside + dot(theta, theta) if decay > 0.0 else 0.0
+    scratch = np.empty(X.width)
     return Problem(
-        X, form, gram, trace, metric, targets, slope, theta, outside, length, decay, products
+        X,
+        form,
+        gram,
+        trace,
+        metric,
+        targets,
+        slope,
+        theta,
+        outside,
+        length,
+        decay,
+        scratch,
+        products,
     )
 
 
-@jit
+@loop
 def symmetric_product(gram: Array, v: Array, out: Array) -> None:
     """out = gram · v over the entries of ``gram``, four rows at a time.
 
@@ -145,14 +171,14 @@ def symmetric_product(gram: Array, v: Array, out: Array) -> None:
             out[i] += total
 
 
-@jit
+@loop
 def count_products(problem: Problem) -> None:
     """One product with X and one with Xᵀ."""
     problem.products[0] += 1
     problem.products[1] += 1
 
 
-@jit
+@loop
 def _through_targets(problem: Problem, full: Array, r: float, p: Array) -> tuple[float, float]:
     """‖d‖² and ⟨d, Hd⟩ for d with active columns ``full``; p becomes d's targets Xd."""
     batch.matvec(problem.X, full, p)
@@ -164,7 +190,7 @@ def _through_targets(problem: Problem, full: Array, r: float, p: Array) -> tuple
     return squared, bend / p.size + problem.decay * squared
 
 
-@jit
+@loop
 def probe(problem: Problem, x: Array, p: Array, image: Array) -> tuple[float, float]:
     """‖d‖² and ⟨d, Hd⟩ for the direction with coordinates x; ``image`` becomes those of Hd.
 
@@ -190,7 +216,8 @@ def probe(problem: Problem, x: Array, p: Array, image: Array) -> tuple[float, fl
             image[i] = weighted * share + decay * v[i]
         squared += r * (along + r * problem.length)
         if squared < CANCELLED * (problem.trace * size + r * r * problem.length):
-            full = scaled(problem.theta, r)
+            full = problem.scratch
+            scale(problem.theta, r, full)
             batch.add_rmatvec(X, v, full)
             problem.products[1] += 1
             squared, bend = _through_targets(problem, full, r, p)
@@ -218,7 +245,7 @@ def probe(problem: Problem, x: Array, p: Array, image: Array) -> tuple[float, fl
     return squared, bend
 
 
-@jit
+@loop
 def accepted(solver: SolverSpec, alpha: float, squared: float, bend: float) -> float:
     """Armijo's step along −∇q, from α on; 0 if no trial is accepted."""
     for _ in range(solver.max_backtracks + 1):
@@ -231,37 +258,47 @@ def accepted(solver: SolverSpec, alpha: float, squared: float, bend: float) -> f
 @jit
 def gradient(problem: Problem) -> Array:
     """Coordinates of ∇q at θ_t."""
-    b = problem.X.rows
+    rows = problem.X.rows
+    x = np.zeros(rows + 1 if problem.form == DUAL else problem.X.width + 1)
+    _fill_gradient(problem, np.empty(rows), x)
+    return x
+
+
+@loop
+def _fill_gradient(problem: Problem, shares: Array, x: Array) -> None:
     if problem.form == DUAL:
-        x = np.empty(b + 1)
-        for i in range(b):
-            x[i] = problem.slope[i] / b
+        for i in range(problem.X.rows):
+            x[i] = problem.slope[i] / problem.X.rows
     else:
-        x = np.zeros(problem.X.width + 1)
+        scale(problem.slope, 1.0 / problem.X.rows, shares)
         if problem.decay > 0.0:
             for j in range(problem.X.width):
                 x[j] = problem.decay * problem.theta[j]
-        batch.add_rmatvec(problem.X, scaled(problem.slope, 1.0 / b), x)
+        batch.add_rmatvec(problem.X, shares, x)
         problem.products[1] += 1
     x[-1] = problem.decay
-    return x
 
 
 @jit
 def moved(problem: Problem, shift: Array) -> Array:
     """θ on the active columns at θ_t + shift (coordinates)."""
-    if problem.form == DUAL:
-        theta = scaled(problem.theta, 1.0 + shift[-1])
-        batch.add_rmatvec(problem.X, shift[:-1], theta)
-        problem.products[1] += 1
-    else:
-        theta = scaled(problem.theta, 1.0)
-        for j in range(theta.size):
-            theta[j] += shift[j]
+    theta = np.empty(problem.X.width)
+    _move(problem, shift, theta)
     return theta
 
 
-@jit
+@loop
+def _move(problem: Problem, shift: Array, theta: Array) -> None:
+    if problem.form == DUAL:
+        scale(problem.theta, 1.0 + shift[-1], theta)
+        batch.add_rmatvec(problem.X, shift[:-1], theta)
+        problem.products[1] += 1
+    else:
+        for j in range(theta.size):
+            theta[j] = problem.theta[j] + shift[j]
+
+
+@loop
 def covector(problem: Problem, x: Array, out: Array) -> None:
     """The coordinates' linear functional y ↦ ⟨x, y⟩ (inner product of parameters)."""
     if problem.form != DUAL:
@@ -280,7 +317,8 @@ def covector(problem: Problem, x: Array, out: Array) -> None:
     out[-1] = along + r * problem.length
     squared += r * out[-1]
     if squared < CANCELLED * (problem.trace * size + r * r * problem.length):
-        full = scaled(problem.theta, r)
+        full = problem.scratch
+        scale(problem.theta, r, full)
         batch.add_rmatvec(problem.X, x[:-1], full)
         batch.matvec(problem.X, full, out[:-1])
         count_products(problem)

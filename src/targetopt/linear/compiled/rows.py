@@ -9,14 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from targetopt.linear.compiled.batch import Matrix
-from targetopt.linear.compiled.jit import jit
+from targetopt.linear.compiled.jit import loop
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 Columns = NDArray[np.int32]
 
 
-@jit
+@loop
 def matvec(X: Matrix, rows: Index, theta: Array, out: Array) -> None:
     """out = X_B θ."""
     for i in range(rows.size):
@@ -33,7 +33,7 @@ def matvec(X: Matrix, rows: Index, theta: Array, out: Array) -> None:
         out[i] = total
 
 
-@jit
+@loop
 def add_rmatvec(X: Matrix, rows: Index, u: Array, out: Array) -> None:
     """out += X_Bᵀ u."""
     for i in range(rows.size):
@@ -49,7 +49,7 @@ def add_rmatvec(X: Matrix, rows: Index, u: Array, out: Array) -> None:
                 out[np.uint32(columns[j])] += scale * values[j]
 
 
-@jit
+@loop
 def collect(X: Matrix, rows: Index, g: Array, columns: Columns, values: Array) -> int:
     """Move the non-zeros of g = X_Bᵀu to a list, whose length is returned; g becomes all 0.
 

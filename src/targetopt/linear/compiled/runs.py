@@ -7,9 +7,11 @@ from numpy.typing import NDArray
 
 from targetopt.linear.compiled import baselines, sso
 from targetopt.linear.compiled.inner import matrix_of
+from targetopt.linear.compiled.pieces import batches_of
 from targetopt.linear.operators import Design, SparseDesign
 from targetopt.linear.spec import (
     ADAM_KIND,
+    EXACT_SOLVER,
     SVRG_KIND,
     BaselineSpec,
     Objective,
@@ -36,11 +38,44 @@ def run_sso(
     """See `targetopt.linear.plain.run_sso`."""
     movable = _movable(X, objective)
     if movable is None or not movable.gains_by_order or path.size > 0:
-        return sso.run(matrix_of(X), objective, rule, solver, form, stretch, state, path)
+        return _run_sso(X, objective, rule, solver, form, stretch, state, path)
     X, columns = movable.by_use
     some = state._replace(theta=state.theta[columns])
-    made = sso.run(matrix_of(X), objective, rule, solver, form, stretch, some, path)
+    made = _run_sso(X, objective, rule, solver, form, stretch, some, path)
     state.theta[columns] = some.theta
+    return made
+
+
+def _run_sso(
+    X: Design,
+    objective: Objective,
+    rule: RuleSpec,
+    solver: SolverSpec,
+    form: int,
+    stretch: Stretch,
+    state: State,
+    path: Array,
+) -> int:
+    """Piece by piece: as much as was gathered."""
+    made, steps = 0, stretch.multipliers.size
+    while made < steps:
+        at = stretch.first + made
+        with batches_of(X, stretch, at, solver.kind == EXACT_SOLVER) as piece:
+            count = min(piece.last - at, steps - made)
+            done = sso.run(
+                piece.gathered,
+                at - piece.first,
+                objective,
+                rule,
+                solver,
+                form,
+                stretch.multipliers[made : made + count],
+                state,
+                path[made : made + count],
+            )
+        made += done
+        if done < count:
+            break
     return made
 
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from targetopt.linear.compiled import batch, krylov
 from targetopt.linear.compiled.exact import exact
-from targetopt.linear.compiled.jit import jit
+from targetopt.linear.compiled.jit import jit, loop
 from targetopt.linear.compiled.quadratic import Problem, accepted, covector, dot, gradient, probe
 from targetopt.linear.spec import (
     ARMIJO,
@@ -60,7 +60,6 @@ def _through_rows(problem: Problem, v: Array) -> Array:
 @jit
 def _descent(problem: Problem, solver: SolverSpec, alpha: float) -> Outcome:
     """Gradient steps of size α, or found by Armijo's rule; in a Krylov space where that is cheaper."""
-    armijo = solver.kind == ARMIJO
     total, steps, reason = 0.0, 0, krylov.BASIS_FULL
     if problem.form == MATVEC and problem.decay == 0.0 and problem.X.rows < problem.X.width:
         rows = krylov.by_rows(problem)
@@ -88,16 +87,36 @@ def _descent(problem: Problem, solver: SolverSpec, alpha: float) -> Outcome:
     if reason >= 0:
         return Outcome(shift, steps, total, reason, alpha)
     image, p = np.empty(x.size), np.empty(problem.X.rows)
+    steps, total, reason, alpha = _step_by_step(
+        problem, solver, x, shift, image, p, alpha, steps, total
+    )
+    return Outcome(shift, steps, total, reason, alpha)
+
+
+@loop
+def _step_by_step(
+    problem: Problem,
+    solver: SolverSpec,
+    x: Array,
+    shift: Array,
+    image: Array,
+    p: Array,
+    alpha: float,
+    steps: int,
+    total: float,
+) -> tuple[int, float, int, float]:
+    """Go on after ``steps`` steps, one product with the Hessian each."""
+    armijo = solver.kind == ARMIJO
     while steps < solver.max_steps:
         squared, bend = probe(problem, x, p, image)
         if squared**0.5 <= solver.gradient_tolerance and (
             armijo or solver.gradient_tolerance > 0.0
         ):
-            return Outcome(shift, steps, total, BY_GRADIENT, alpha)
+            return steps, total, BY_GRADIENT, alpha
         if armijo:
             alpha = accepted(solver, alpha, squared, bend)
             if alpha == 0.0:
-                return Outcome(shift, steps, total, BY_LINE_SEARCH, solver.first_step)
+                return steps, total, BY_LINE_SEARCH, solver.first_step
         for i in range(x.size):
             shift[i] -= alpha * x[i]
             x[i] -= alpha * image[i]
@@ -107,27 +126,56 @@ def _descent(problem: Problem, solver: SolverSpec, alpha: float) -> Outcome:
         if armijo:
             alpha *= solver.grow
         if solver.relative_decrease > 0.0 and decrease <= solver.relative_decrease * abs(total):
-            return Outcome(shift, steps, total, BY_DECREASE, alpha)
-    return Outcome(shift, steps, total, BY_MAX_STEPS, alpha)
+            return steps, total, BY_DECREASE, alpha
+    return steps, total, BY_MAX_STEPS, alpha
+
+
+class Memory(NamedTuple):
+    """L-BFGS's pairs (s, y); beside each, its functional, so that an inner product is a dot product."""
+
+    pairs: Array
+    curvature: Array  # s·y
+    length: Array  # y·y
+    weights: Array  # scratch
 
 
 @jit
 def _lbfgs(problem: Problem, solver: SolverSpec, step: float) -> Outcome:
     x = gradient(problem)
-    size = x.size
+    size, history = x.size, solver.history
+    memory = Memory(
+        np.empty((history, 4, size)), np.empty(history), np.empty(history), np.empty(history)
+    )
     shift, image, d = np.zeros(size), np.empty(size), np.empty(size)
     p, functional = np.empty(problem.X.rows), np.empty(size)
-    # A pair is (s, y); beside each, its functional, so that an inner product is a dot product.
-    pairs = np.empty((solver.history, 4, size))
-    curvature, length = np.empty(solver.history), np.empty(solver.history)
-    weights = np.empty(solver.history)
+    steps, total, reason, step = _lbfgs_steps(
+        problem, solver, step, memory, x, shift, image, d, p, functional
+    )
+    return Outcome(shift, steps, total, reason, step)
+
+
+@loop
+def _lbfgs_steps(
+    problem: Problem,
+    solver: SolverSpec,
+    step: float,
+    memory: Memory,
+    x: Array,
+    shift: Array,
+    image: Array,
+    d: Array,
+    p: Array,
+    functional: Array,
+) -> tuple[int, float, int, float]:
+    pairs, curvature, length, weights = memory
+    size = x.size
     kept, newest = 0, -1
     total, steps, carried = 0.0, 0, step
     while steps < solver.max_steps:
         covector(problem, x, functional)
         norm = max(dot(functional, x), 0.0) ** 0.5
         if norm == 0.0 or norm <= solver.gradient_tolerance:
-            return Outcome(shift, steps, total, BY_GRADIENT, carried)
+            return steps, total, BY_GRADIENT, carried
         for i in range(size):
             d[i] = -x[i]
         if kept > 0:
@@ -154,7 +202,7 @@ def _lbfgs(problem: Problem, solver: SolverSpec, step: float) -> Outcome:
             kept = 0
             continue
         if alpha == 0.0:
-            return Outcome(shift, steps, total, BY_LINE_SEARCH, carried)
+            return steps, total, BY_LINE_SEARCH, carried
         if kept == 0:
             carried = alpha
         if alpha * alpha * bend > 0.0:
@@ -174,11 +222,11 @@ def _lbfgs(problem: Problem, solver: SolverSpec, step: float) -> Outcome:
         steps += 1
         total += decrease
         if solver.relative_decrease > 0.0 and decrease <= solver.relative_decrease * abs(total):
-            return Outcome(shift, steps, total, BY_DECREASE, carried)
-    return Outcome(shift, steps, total, BY_MAX_STEPS, carried)
+            return steps, total, BY_DECREASE, carried
+    return steps, total, BY_MAX_STEPS, carried
 
 
-@jit
+@loop
 def _wolfe(slope: float, bend: float, alpha: float, trials: int) -> float:
     """The step `targetopt.inner.LBFGS` finds on a line where q is ``α·slope + ½α²·bend``; 0: none."""
     low, high, best = 0.0, np.inf, 0.0

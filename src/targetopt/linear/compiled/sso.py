@@ -6,14 +6,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from targetopt.linear.compiled import batch, losses
-from targetopt.linear.compiled.batch import Matrix
-from targetopt.linear.compiled.jit import entry, jit
-from targetopt.linear.compiled.quadratic import moved, setup
+from targetopt.linear.compiled.batch import Batch
+from targetopt.linear.compiled.gathered import Gathered, form_of, gram_of, view
+from targetopt.linear.compiled.jit import entry, jit, loop
+from targetopt.linear.compiled.quadratic import gram_for, moved, scaled, setup
 from targetopt.linear.compiled.solvers import solve
 from targetopt.linear.spec import (
     ADAGRAD,
     ADAGRAD_NORM,
     BACKWARD_CALLS,
+    DUAL,
     EXACT_SOLVER,
     FORM_STEPS,
     FORWARD_CALLS,
@@ -24,6 +26,7 @@ from targetopt.linear.spec import (
     LINE_SEARCH_RULE,
     NEWTON,
     ORACLE_CALLS,
+    PRIMAL,
     RULE_NUMBER,
     STARTS,
     SUMS,
@@ -33,62 +36,57 @@ from targetopt.linear.spec import (
     RuleSpec,
     SolverSpec,
     State,
-    Stretch,
 )
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
-Columns = NDArray[np.int32]
 
 
 @entry
 def run(
-    X: Matrix,
+    gathered: Gathered,
+    first: int,
     objective: Objective,
     rule: RuleSpec,
     solver: SolverSpec,
     form: int,
-    stretch: Stretch,
+    multipliers: Array,
     state: State,
     path: Array,
 ) -> int:
-    """See `targetopt.linear.plain.run_sso`."""
-    order, ends, multipliers = stretch
-    mark = np.full(X.columns, -1, np.int32)
-    begin = 0
-    for t in range(ends.size):
-        rows = order[begin : ends[t]]
-        begin = ends[t]
-        if not _step(X, objective, rule, solver, form, rows, multipliers[t], state, mark):
+    """See `targetopt.linear.plain.run_sso`; the steps are those of the batches from ``first`` on."""
+    last = gathered.rows.size - 2
+    for t in range(multipliers.size):
+        place = min(first + t, last)
+        if not _step(gathered, place, objective, rule, solver, form, multipliers[t], state):
             return t
         if path.shape[0] > 0:
             path[t] = state.theta
-    return int(ends.size)
+    return int(multipliers.size)
 
 
 @jit
 def _step(
-    X: Matrix,
+    gathered: Gathered,
+    t: int,
     objective: Objective,
     rule: RuleSpec,
     solver: SolverSpec,
     form: int,
-    rows: Index,
     multiplier: float,
     state: State,
-    mark: Columns,
 ) -> bool:
-    y, loss, decay = objective
+    decay = objective.decay
     theta, _, numbers, counts = state
-    XB, form = batch.load(X, rows, form, solver.max_steps, solver.kind == EXACT_SOLVER, mark)
+    rows = gathered.order[gathered.rows[t] : gathered.rows[t + 1]]
+    XB = view(gathered, t)
+    if form < 0:
+        form = form_of(gathered, t, XB, solver.max_steps, solver.kind == EXACT_SOLVER)
     local = batch.read(XB, theta)
     z = np.empty(rows.size)
     batch.matvec(XB, local, z)
     slope = np.empty(rows.size)
-    squared = 0.0
-    for i in range(rows.size):
-        slope[i] = losses.slope(loss, z[i], y[rows[i]])
-        squared += slope[i] * slope[i]
+    squared = _slopes(objective, rows, z, slope)
     if not np.isfinite(squared):
         return False
     counts[ORACLE_CALLS] += 1
@@ -101,6 +99,7 @@ def _step(
     problem = setup(
         XB,
         form,
+        _gram(gathered, t, XB, form, rule, metric),
         metric,
         z,
         slope,
@@ -122,6 +121,28 @@ def _step(
 
 
 @jit
+def _gram(gathered: Gathered, t: int, XB: Batch, form: int, rule: RuleSpec, metric: Array) -> Array:
+    """As `gram_for`, from what was gathered where W is a multiple of I or does not matter."""
+    if form == DUAL:
+        return gram_of(gathered, t, XB, form)
+    if form == PRIMAL and rule.kind != ADAGRAD and rule.kind != NEWTON:
+        shared = gram_of(gathered, t, XB, form)
+        return scaled(shared.reshape(-1), metric[0] / XB.rows).reshape(shared.shape)
+    return gram_for(XB, form, metric)
+
+
+@loop
+def _slopes(objective: Objective, rows: Index, z: Array, slope: Array) -> float:
+    """Fill in ∂ℓ_i/∂z_i; the sum of their squares."""
+    y, loss, _ = objective
+    squared = 0.0
+    for i in range(rows.size):
+        slope[i] = losses.slope(loss, z[i], y[rows[i]])
+        squared += slope[i] * slope[i]
+    return squared
+
+
+@loop
 def _propose(
     objective: Objective,
     rule: RuleSpec,
@@ -167,7 +188,7 @@ def _propose(
     return 1.0
 
 
-@jit
+@loop
 def _target_line_search(
     objective: Objective,
     rule: RuleSpec,
@@ -197,13 +218,13 @@ def _target_line_search(
     return min(eta, rule.safe)
 
 
-@jit
-def _squared_outside(XB: batch.Batch, local: Array, theta: Array) -> float:
+@loop
+def _squared_outside(XB: Batch, local: Array, theta: Array) -> float:
     """‖θ‖² over the columns the batch does not touch."""
     if XB.all_columns:
         return 0.0
-    for column in XB.active:
-        theta[column] = 0.0
+    for j in range(XB.active.size):
+        theta[XB.active[j]] = 0.0
     total = 0.0
     for j in range(theta.size):
         total += theta[j] * theta[j]

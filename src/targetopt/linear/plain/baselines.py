@@ -50,10 +50,10 @@ def run_baseline(
     The multipliers are of ``lr``; for SLS, of the step found from ``lr`` on.
     """
     y, loss, decay = objective
-    order, ends, multipliers = stretch
+    order, ends, first, multipliers = stretch
     theta, memory, numbers, counts = state
-    begin = 0
-    for t, end in enumerate(ends):
+    begin = ends[first - 1] if first > 0 else 0
+    for t, end in enumerate(ends[first : first + multipliers.size]):
         rows = order[begin:end]
         begin = end
         step = lr * multipliers[t]
@@ -89,7 +89,7 @@ def run_baseline(
         else:
             g *= step
         theta -= g
-    return len(ends)
+    return multipliers.size
 
 
 def _count_gradient(counts: Index) -> None:

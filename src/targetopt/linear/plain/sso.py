@@ -54,10 +54,10 @@ def run_sso(
     ``path`` takes θ after each step, one row each, unless it has no rows.
     """
     y, loss, decay = objective
-    order, ends, multipliers = stretch
+    order, ends, first, multipliers = stretch
     theta, _, numbers, counts = state
-    begin = 0
-    for t, end in enumerate(ends):
+    begin = ends[first - 1] if first > 0 else 0
+    for t, end in enumerate(ends[first : first + multipliers.size]):
         rows = order[begin:end]
         begin = end
         XB, yB = X.take(rows), y[rows]
@@ -87,7 +87,7 @@ def run_sso(
         theta[:] = solution.theta[:, 0]
         if len(path):
             path[t] = theta
-    return len(ends)
+    return multipliers.size
 
 
 def _propose(
