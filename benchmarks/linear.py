@@ -21,6 +21,7 @@ from sklearn.datasets import load_svmlight_file
 import targetopt as to
 from benchmarks.harness import RESULTS, in_turns, one_thread, save, table, verdict
 from targetopt.linear import Run
+from targetopt.linear.operators import design
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 FILES = {
@@ -29,6 +30,7 @@ FILES = {
     "RCV1-v2 subset": "rcv1_like_20242.binary.bz2",
 }
 STEPS = 20  # outer steps per timed call
+RCV1_BATCHES = (("RCV1-v2 subset", 25), ("RCV1-v2 subset", 125), ("RCV1-v2 subset", 625))
 
 
 def load(name: str) -> tuple[sp.csr_matrix, np.ndarray[Any, Any]]:
@@ -105,6 +107,33 @@ def outer_steps() -> list[dict[str, Any]]:
                     "limit": limit,
                 }
             )
+    return rows
+
+
+def in_company() -> list[dict[str, Any]]:
+    """An epoch of each of eight runs that share their batches, against one that is alone."""
+    rows = []
+    for name, batch_size in (("mushrooms", 25), ("ijcnn1", 25), *RCV1_BATCHES):
+        X, y = load(name)
+        options = {"inner": to.Armijo(max_steps=20), "lr": 2.0, "batch_size": batch_size}
+        alone, shared = Run(X, y, **options), design(X)
+        company = [Run(shared, y, **options) for _ in range(8)]
+
+        def advance(runs: list[Run] = company) -> None:
+            if not all(run.advance(run.steps_per_epoch) for run in runs):
+                raise ArithmeticError("the measured run diverged")
+
+        times = in_turns({"alone": lambda run=alone: advance([run]), "company": advance})
+        steps = alone.steps_per_epoch
+        rows.append(
+            {
+                "data": name,
+                "batch": batch_size,
+                "alone_us": 1e6 * times["alone"] / steps,
+                "company_us": 1e6 * times["company"] / steps / len(company),
+                "ratio": times["company"] / len(company) / times["alone"],
+            }
+        )
     return rows
 
 
@@ -238,6 +267,20 @@ def main() -> None:
             for r in steps
         ],
     )
+    company = in_company()
+    table(
+        ["data", "b", "m=20 alone, µs a step", "one of eight", "one of eight / alone"],
+        [
+            [
+                r["data"],
+                r["batch"],
+                f"{r['alone_us']:.1f}",
+                f"{r['company_us']:.1f}",
+                f"{r['ratio']:.2f}",
+            ]
+            for r in company
+        ],
+    )
     inner = inner_steps()
     table(
         ["data", "path", "m=1 µs", "m=10", "m=100", "m=1000", "m=1000 / m=1", ""],
@@ -269,7 +312,13 @@ def main() -> None:
         ["non-zeros", "epoch, CPU s", "ns per non-zero"],
         [[f"{r['nnz']:.0e}", f"{r['epoch_s']:.3f}", f"{r['ns_per_nnz']:.1f}"] for r in epochs],
     )
-    payload = {"outer_step": steps, "inner_steps": inner, "peak_memory": memory, "growth": epochs}
+    payload = {
+        "outer_step": steps,
+        "in_company": company,
+        "inner_steps": inner,
+        "peak_memory": memory,
+        "growth": epochs,
+    }
     print(f"written: {save('linear', payload, 'numba', 'scikit-learn').name}")
 
 

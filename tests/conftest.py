@@ -13,8 +13,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# A plugin registers its problem when imported, which is the engine's to do, not the doctest collector's.
-collect_ignore = ["bench_plugin.py"]
+# Plugins register their problems when imported, which is the engine's to do, not the doctest collector's.
+collect_ignore = ["bench_plugin.py", "bench_trap.py"]
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 

@@ -139,7 +139,8 @@ def _forecast(wanted: Sequence[str], directory: Path, scale: str) -> None:
     console.print(table)
     announce(
         "A run that several figures show is counted, and timed, for the first of them. Core time is of what is "
-        "not done yet, on one core that has nothing else to do."
+        "not done yet, on one core that has nothing else to do, each run by itself; those that share their batches "
+        "take less."
     )
 
 
