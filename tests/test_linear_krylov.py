@@ -14,7 +14,7 @@ from targetopt.linear.spec import FORMS, solver_spec
 from targetopt.surrogate import Quadratic
 
 pytest.importorskip("numba")
-from targetopt.linear.compiled import gathered, krylov, quadratic, solvers
+from targetopt.linear.compiled import gathered, krylov, quadratic
 from targetopt.linear.compiled.inner import matrix_of
 
 INNERS = {
@@ -129,7 +129,8 @@ def test_a_full_basis_begins_anew(form, most):
     np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9 * np.abs(expected).max())
     np.testing.assert_allclose(total, reference.decrease, rtol=1e-9)
     assert reference.state["step_size"] == alpha
-    assert solvers.solve(inner_problem, solver_spec(inner), inner.initial_step).step == alpha
+    _, compiled, _ = solved("numba", X, theta, slope, metric, inner, 0.0, FORMS[form])
+    assert compiled.state["step_size"] == alpha
 
 
 def test_a_gradient_of_zero_moves_by_weight_decay_alone():

@@ -100,6 +100,8 @@ class Batches:
         In ``"epochs"`` that is the epoch. Equal draws are the same arrays, and nobody writes to them.
         """
         number, position = divmod(step, self._steps_per_draw)
+        if self.batch_size == self.n:
+            number = 0  # all draws are the same
         drawn = (self.n, self.batch_size, self.seed, self.sampling, self._steps_per_draw, number)
         order, ends = _drawn(*drawn)
         return order, ends, position
