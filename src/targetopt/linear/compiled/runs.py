@@ -38,27 +38,12 @@ def run_sso(
     """See `targetopt.linear.plain.run_sso`."""
     movable = _movable(X, objective)
     if movable is None or not movable.gains_by_order or path.size > 0:
-        return _run_sso(X, objective, rule, solver, form, stretch, state, path)
-    X, columns = movable.by_use
-    some = state._replace(theta=state.theta[columns])
-    made = _run_sso(X, objective, rule, solver, form, stretch, some, path)
-    state.theta[columns] = some.theta
-    return made
-
-
-def _run_sso(
-    X: Design,
-    objective: Objective,
-    rule: RuleSpec,
-    solver: SolverSpec,
-    form: int,
-    stretch: Stretch,
-    state: State,
-    path: Array,
-) -> int:
-    """Piece by piece: as much as was gathered."""
+        columns, own = None, state
+    else:
+        X, columns = movable.by_use
+        own = state._replace(theta=state.theta[columns])
     made, steps = 0, stretch.multipliers.size
-    while made < steps:
+    while made < steps:  # as many at once as were gathered
         at = stretch.first + made
         with batches_of(X, stretch, at, solver.kind == EXACT_SOLVER) as piece:
             count = min(piece.last - at, steps - made)
@@ -70,12 +55,14 @@ def _run_sso(
                 solver,
                 form,
                 stretch.multipliers[made : made + count],
-                state,
+                own,
                 path[made : made + count],
             )
         made += done
         if done < count:
             break
+    if columns is not None:
+        state.theta[columns] = own.theta
     return made
 
 
