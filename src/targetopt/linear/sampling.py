@@ -98,6 +98,10 @@ class Batches:
         """The rows that are drawn at once with those of the next step, where each step's end, and its place.
 
         In ``"epochs"`` that is the epoch. Equal draws are the same arrays, and nobody writes to them.
+
+        Example:
+            >>> Batches(4, 3, seed=0).draw(1)
+            (array([2, 0, 1, 3]), array([3, 4]), 1)
         """
         number, position = divmod(step, self._steps_per_draw)
         if self.batch_size == self.n:
