@@ -63,7 +63,7 @@ def test_pages_speak_python_that_compiles(page):
 
 
 def test_a_new_rule_is_one_file():
-    lines = python("examples/new_rule.py").splitlines()
+    lines = python("examples/own_rule.py").splitlines()
     losses = [float(re.search(r"loss (\d\.\d+)", line).group(1)) for line in lines]
     assert len(losses) == 3
     assert all(loss < 0.2 for loss in losses)

@@ -12,7 +12,7 @@ from targetopt.bench.config import RunConfig
 from targetopt.bench.document import SpecError
 from targetopt.bench.files import StoreError
 from targetopt.bench.grid import expand
-from targetopt.bench.methods import METHODS, Method, register
+from targetopt.bench.methods import METHODS, Method, register, register_rule
 from targetopt.bench.runner import Summary, run
 from targetopt.bench.spec import Experiment
 from targetopt.bench.store import Run, Store, modelled_cost
@@ -30,5 +30,6 @@ __all__ = [
     "expand",
     "modelled_cost",
     "register",
+    "register_rule",
     "run",
 ]

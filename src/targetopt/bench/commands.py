@@ -3,15 +3,15 @@
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, NoReturn
+from typing import Annotated, NoReturn, get_args
 
 import typer
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -19,7 +19,7 @@ from targetopt import problems
 from targetopt.bench import demo as demonstration
 from targetopt.bench import status as progress_report
 from targetopt.bench.document import SpecError
-from targetopt.bench.methods import METHODS
+from targetopt.bench.methods import METHODS, RULES, InnerName, Method, ScheduleName
 from targetopt.bench.progress import display_for, named
 from targetopt.bench.runner import Summary
 from targetopt.bench.runner import run as run_experiment
@@ -222,7 +222,7 @@ def list_(
 
         targetopt list methods
     """
-    tables: dict[What, Callable[[], Table | str]] = {
+    tables: dict[What, Callable[[], RenderableType]] = {
         What.problems: _problem_table,
         What.methods: _method_table,
         What.figures: _figures,
@@ -244,12 +244,21 @@ def _problem_table() -> Table:
     return table
 
 
-def _method_table() -> Table:
+def _method_table() -> Group:
+    def options(method: type[Method], besides: Container[str] = ()) -> str:
+        fields = method.model_fields.items()
+        return ", ".join(f"{key}={item.default!r}" for key, item in fields if key not in besides)
+
     table = Table("method", "what it is", "options", box=None)
     for name, method in METHODS.items():
-        options = ", ".join(f"{key}={item.default!r}" for key, item in method.model_fields.items())
-        table.add_row(name, method.about, options)
-    return table
+        table.add_row(name, method.about, options(method, besides=Method.model_fields))
+    choices = {
+        "every method": options(Method),
+        "rule": ", ".join(RULES),
+        "inner": ", ".join(get_args(InnerName)),
+        "schedule": ", ".join(get_args(ScheduleName)),
+    }
+    return Group(table, "", *(f" {what}: {known}" for what, known in choices.items()))
 
 
 def _figures() -> str:

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from torch import nn
 
 from targetopt import inner as solvers
@@ -18,23 +18,57 @@ from targetopt import rules, schedules
 from targetopt.baselines import SLS, SVRG, AdaGradNorm, theoretical_step
 from targetopt.bench.trainers import GradientTrainer, SlsTrainer, SsoTrainer, SvrgTrainer, Trainer
 from targetopt.linear import baselines as compiled
+from targetopt.linear.spec import RULE_KINDS
 from targetopt.losses import Loss
 from targetopt.optim import SSO
 from targetopt.problems import Problem
 
-RuleName = Literal["gradient-step", "line-search", "adagrad", "adagrad-norm", "newton", "ftrl"]
 InnerName = Literal["armijo", "gradient-descent", "adam", "lbfgs", "gauss-newton", "exact"]
 ScheduleName = Literal["constant", "inverse-sqrt", "exponential"]
 
-RULES: dict[RuleName, tuple[type[rules.Rule], str]] = {
-    "gradient-step": (rules.GradientStep, "SSO"),
-    "line-search": (rules.LineSearch, "SSO-SLS"),
-    "adagrad": (rules.AdaGrad, "SSO-AdaGrad"),
-    "adagrad-norm": (rules.AdaGradNorm, "SSO-AdaGradNorm"),
-    "newton": (rules.Newton, "SSO-Newton"),
-    "ftrl": (rules.FTRL, "SSO-FTRL"),
+RULES: dict[str, tuple[rules.Rule, str]] = {
+    "gradient-step": (rules.GradientStep(), "SSO"),
+    "line-search": (rules.LineSearch(), "SSO-SLS"),
+    "adagrad": (rules.AdaGrad(), "SSO-AdaGrad"),
+    "adagrad-norm": (rules.AdaGradNorm(), "SSO-AdaGradNorm"),
+    "newton": (rules.Newton(), "SSO-Newton"),
+    "ftrl": (rules.FTRL(), "SSO-FTRL"),
 }
-"""Each rule's class, and what a method with it is called in legends."""
+"""What ``rule`` can be, and what a method with it is called in legends."""
+
+
+def register_rule(name: str, rule: rules.Rule, title: str | None = None) -> None:
+    """Let specifications write ``rule = name`` in methods named ``sso``.
+
+    Args:
+        name: what is typed.
+        rule: the rule itself; rules are pure, so one serves all runs.
+        title: what legends call SSO with it; ``SSO-name`` if left out.
+
+    Example:
+        >>> import targetopt as to
+        >>> from targetopt.bench.methods import RULES
+        >>> register_rule("bold-newton", to.Newton(floor=0.001))
+        >>> Sso(rule="bold-newton", m=10).label()
+        'SSO-bold-newton m=10'
+        >>> del RULES["bold-newton"]
+    """
+    if not isinstance(rule, rules.Rule):
+        why = f"rule={rule!r} must be a targetopt.Rule that has been made"
+        raise TypeError(f"{why}, like targetopt.Newton(), with its brackets.")
+    taken, _ = RULES.setdefault(name, (rule, title or f"SSO-{name}"))
+    if taken != rule:
+        raise ValueError(f"a rule named {name!r} is registered already: choose another name")
+
+
+def _known_rule(value: str) -> str:
+    if value in RULES:
+        return value
+    *others, last = (repr(name) for name in RULES)
+    raise ValueError(f"must be {', '.join(others)} or {last}")
+
+
+RuleName = Annotated[str, AfterValidator(_known_rule)]
 
 
 def _is_number(value: Any) -> bool:
@@ -184,7 +218,7 @@ class Sso(Method):
         if self.inner not in ("gradient-descent", "adam") and self.step_size is not None:
             why = f"inner = {self.inner!r} finds its own step; remove step_size"
             found.append(("step_size", why))
-        if self.rule not in ("gradient-step", "ftrl") and theory_factor(self.lr) not in (None, 1.0):
+        if not self._steps_by_smoothness and theory_factor(self.lr) not in (None, 1.0):
             why = f"rule = {self.rule!r} has no step 1/(2L) to take {self.lr!r} of; give a number"
             found.append(("lr", why))
         return found
@@ -192,13 +226,20 @@ class Sso(Method):
     def misfit(self, problem: Problem) -> tuple[str, str] | None:
         if self.inner == "exact" and not problem.is_linear:
             return "inner", f"'exact' needs a linear problem; {problem.name!r} is not one"
-        if "curvature" in RULES[self.rule][0].needs and not _has_curvature(problem):
+        rule, _ = RULES[self.rule]
+        if "curvature" in rule.needs and not _has_curvature(problem):
             return "rule", f"{self.rule!r} needs the loss's curvature; {problem.name!r} has none"
         unknown = isinstance(self.lr, str) and problem.target_smoothness is None
-        if unknown and self.rule in ("gradient-step", "ftrl"):
+        if unknown and self._steps_by_smoothness:
             why = f"'theory' is 1/(2L), but the loss of {problem.name!r} has no finite L"
             return "lr", f"{why}. Give a number, or rule = 'line-search'"
         return None
+
+    @property
+    def _steps_by_smoothness(self) -> bool:
+        """Whether ``lr = "theory"`` is 1/(2L); other rules have a natural step, or search for it."""
+        rule, _ = RULES[self.rule]
+        return rule.natural_lr is None and not isinstance(rule, rules.LineSearch)
 
     def learning_rate(self, problem: Problem) -> float | None:
         """η as `SSO` takes it: None is the rule's own choice, 1/(2L) for most."""
@@ -217,7 +258,8 @@ class Sso(Method):
             usual, batches = Sls(), -(-problem.n // batch_size)
             grow = usual.growth ** (1.0 / batches)
             return rules.LineSearch(c=usual.c, shrink=usual.shrink, grow=grow)
-        return RULES[self.rule][0]()
+        rule, _ = RULES[self.rule]
+        return rule
 
     def make_inner(self) -> solvers.Inner:
         if self.inner == "gradient-descent":
@@ -247,9 +289,9 @@ class Sso(Method):
         return SsoTrainer(problem, model, optimiser)
 
     def on_linear(self, problem: Problem, batch_size: int) -> OnLinear | None:
-        if self.inner in ("gauss-newton", "adam"):
-            return None
         rule = self.make_rule(problem, batch_size)
+        if self.inner in ("gauss-newton", "adam") or type(rule) not in RULE_KINDS:
+            return None
         return OnLinear(self.learning_rate(problem), rule=rule, inner=self.make_inner())
 
 

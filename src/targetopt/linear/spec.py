@@ -158,23 +158,34 @@ class RuleSpec(NamedTuple):
     floor: float
 
 
+RULE_KINDS: dict[type[Rule], int] = {
+    GradientStep: GRADIENT_STEP,
+    LineSearch: LINE_SEARCH_RULE,
+    AdaGradNorm: ADAGRAD_NORM,
+    AdaGrad: ADAGRAD,
+    Newton: NEWTON,
+    FTRL: FTRL_RULE,
+}
+
+
 def rule_spec(rule: Rule, lr: float | None, smoothness: float | None) -> RuleSpec:
     """The numbers of a quadratic rule, with ``lr=None`` resolved as `Rule.step_size` does."""
-    kinds = {
-        GradientStep: GRADIENT_STEP,
-        LineSearch: LINE_SEARCH_RULE,
-        AdaGradNorm: ADAGRAD_NORM,
-        AdaGrad: ADAGRAD,
-        Newton: NEWTON,
-        FTRL: FTRL_RULE,
-    }
-    if type(rule) not in kinds:
+    if type(rule) not in RULE_KINDS:
         raise MissingCapability(
             f"linear.fit runs quadratic rules (GradientStep, LineSearch, AdaGradNorm, AdaGrad, "
             f"Newton, FTRL), not {type(rule).__name__}. Use to.SSO for it."
         )
     spec = RuleSpec(
-        kinds[type(rule)], math.nan, math.inf if lr is None else lr, 0.0, 0.0, 0.0, 0, 0.0, 0.0, 0.0
+        RULE_KINDS[type(rule)],
+        math.nan,
+        math.inf if lr is None else lr,
+        0.0,
+        0.0,
+        0.0,
+        0,
+        0.0,
+        0.0,
+        0.0,
     )
     if isinstance(rule, LineSearch):
         first = 1.0 if smoothness is None else 1.0 / smoothness

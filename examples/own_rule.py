@@ -1,8 +1,10 @@
 """A rule of your own, in one file: momentum in target space.
 
-The surrogate's linear term is an average of this and past gradients. Run it:
+The surrogate's linear term is an average of this and past gradients. Run it by itself, or compare it
+with other methods on any problem:
 
-    python examples/new_rule.py
+    python examples/own_rule.py
+    targetopt run examples/own_rule.toml
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import torch
 from sklearn.datasets import load_breast_cancer
 
 import targetopt as to
+from targetopt.bench import register_rule
 from targetopt.rules.memory import grown, memory_kind, rows_of
 from targetopt.types import State
 
@@ -32,6 +35,10 @@ class Momentum(to.Rule):
         metric = point.targets.new_tensor(1.0 / eta)
         surrogate = to.Quadratic(point.targets, table[rows], metric, point.loss)
         return to.Proposal(surrogate, {"velocity": table}, eta, memory_kind(point))
+
+
+register_rule("momentum", Momentum(), "SSO-Momentum")
+register_rule("heavy-momentum", Momentum(beta=0.9), "SSO-Momentum (β = 0.9)")
 
 
 def main() -> None:
