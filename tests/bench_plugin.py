@@ -1,4 +1,4 @@
-"""A tiny problem that can be told to go wrong, for the tests of the experiment engine.
+"""A tiny problem that can be told to go wrong and a method, for the tests of the experiment engine.
 
 Specifications name this file under ``plugins``, as users do with problems of their own.
 """
@@ -11,6 +11,8 @@ from typing import Literal
 import torch
 from torch import nn
 
+from targetopt.bench import register as register_method
+from targetopt.bench.methods import Sgd
 from targetopt.losses import Logistic
 from targetopt.oracle import LossOracle
 from targetopt.problems import Problem, register
@@ -90,3 +92,15 @@ def tiny(
     seed: int = 0, pause: float = 0.0, trouble: Trouble = "none", at: int = 3, marker: str = ""
 ) -> Problem:
     return Tiny(seed, pause, trouble, at, marker)
+
+
+@register_method
+class Careful(Sgd):
+    """SGD that takes half of its step."""
+
+    name = "careful"
+    title = "Careful SGD"
+    about = "SGD with half of its step"
+
+    def learning_rate(self, problem: Problem) -> float:
+        return super().learning_rate(problem) / 2

@@ -1,4 +1,4 @@
-"""Rules from plugins, compared in specifications like those of the package."""
+"""Rules and methods from plugins, compared in specifications like those of the package."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,10 +9,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import targetopt as to
-from targetopt.bench import Experiment, RunConfig, SpecError, Store, expand, register_rule
+from targetopt.bench import Experiment, RunConfig, SpecError, Store, expand, register_rule, run
 from targetopt.bench.methods import RULES
 from targetopt.bench.work import Task, perform
 
+PLUGIN = str(Path(__file__).with_name("bench_plugin.py"))
 EXAMPLE = Path(__file__).parents[1] / "examples" / "own_rule.toml"
 
 
@@ -80,7 +81,7 @@ def test_a_rule_of_ones_own_is_checked_like_the_others() -> None:
     assert grid({"rule": "half", "lr": "theory*4"})
     with pytest.raises(SpecError, match="'natural' has no step 1/\\(2L\\)"):
         grid({"rule": "natural", "lr": "theory*4"})
-    with pytest.raises(SpecError, match="must be 'gradient-step', .*'half' or 'natural'"):
+    with pytest.raises(SpecError, match=r"must be 'gradient-step', .*'half' or 'natural'"):
         grid({"rule": "hlaf"})
     with pytest.raises(SpecError, match="engine"):
         grid({"rule": "half"}, engine="compiled")
@@ -95,3 +96,29 @@ def test_a_name_stands_for_one_rule() -> None:
         register_rule("newton", to.Newton(floor=0.5))
     with pytest.raises(TypeError, match="with its brackets"):
         register_rule("other", Half)
+
+
+def test_a_method_of_ones_own_reaches_the_workers(tmp_path: Path) -> None:
+    methods = [{"name": "careful", "lr": 0.2}, {"name": "sgd", "lr": 0.1}]
+    experiment = Experiment(
+        problems=[{"name": "tiny"}], methods=methods, epochs=2, batch_size=10, plugins=[PLUGIN]
+    )
+    assert run(experiment, tmp_path, jobs=1).statuses == {"done": 2}
+    careful, sgd = Store(tmp_path).shown()
+    assert careful.manifest["method"]["label"] == "Careful SGD lr=0.2"
+    assert careful.columns["loss"].tolist() == sgd.columns["loss"].tolist()
+
+
+def test_a_plugin_that_workers_cannot_read_is_a_failure_with_its_reason(tmp_path: Path) -> None:
+    plugin = tmp_path / "moody.py"
+    plugin.write_text(
+        "import multiprocessing\n"
+        "if multiprocessing.parent_process() is not None:\n"
+        "    raise RuntimeError('not in here')\n"
+    )
+    experiment = Experiment(
+        problems=[{"name": "breast_cancer"}], methods=[{"name": "sgd"}], plugins=[str(plugin)]
+    )
+    summary = run(experiment, tmp_path / "out", jobs=1)
+    assert summary.statuses == {"failed": 1}
+    assert "not in here" in summary.troubles[0][2]

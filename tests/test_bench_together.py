@@ -91,3 +91,8 @@ def test_what_goes_together() -> None:
         assert (task.batches is None) == lone
     assert Task("out", "0", runs[0], attempt=1, command="", time_limit=5.0).batches is None
     assert Task("out", "0", runs[0], attempt=1, command="", alone=True).batches is None
+    tracked = [
+        Task("out", "0", runs[0], attempt=1, command="", trackers=(name,)).batches is None
+        for name in ("tensorboard", "wandb")
+    ]
+    assert tracked == [False, True]  # others may know one run in a process

@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from targetopt.bench import Experiment, SpecError, Store, expand, lines, report, run
+from targetopt.bench import Experiment, SpecError, Store, expand, lines, report, run, tuning
 from targetopt.bench.campaign import Assignment
 from targetopt.bench.grid import resolve
 from targetopt.bench.runner import run_all
+from targetopt.paper.evidence import Evidence, Methods, NotJudged
 from targetopt.types import BadArgument
 
+PLUGIN = str(Path(__file__).with_name("bench_plugin.py"))
 RATES = [1e-6, 0.1, 1e9]
 """Too short a step to move, a sensible one, one that diverges."""
 
@@ -102,6 +104,7 @@ def test_the_report_has_the_choices_and_the_further_figure(done: Path) -> None:
     assert "What tuned methods chose" in page
     assert "lr = 0.1" in page
     assert "(end of the list)" in page
+    assert "4 runs ended" in " ".join(page.split())  # a run that is shown twice is one run
     stale, own = done / "figures" / "curves-old.png", done / "figures" / "mine.png"
     for path in (stale, own):
         path.touch()
@@ -173,3 +176,45 @@ def test_faults_are_told(changes: dict[str, Any], said: str) -> None:
 def test_an_unknown_metric_is_told(tmp_path: Path) -> None:
     with pytest.raises(BadArgument, match=r"tuning.metric='los' is no metric"):
         run(experiment(tuning={"metric": "los"}), tmp_path, jobs=1)
+
+
+def test_the_end_of_a_list_is_that_of_an_option() -> None:
+    tune = {"lr": [0.01, 0.1, 1.0], "schedule": ["constant", "inverse-sqrt"]}
+    [tuned] = resolve(experiment(methods=[{"name": "sgd", "tune": tune}], panels=[])).tuned
+    chosen = [tuning.Decision(tuned, "loss", [], place, []).at_edge for place in range(6)]
+    assert all(chosen)  # of two values each is an end
+    tune = {"lr": [1e-3, 0.1, 1.0]}
+    [tuned] = resolve(experiment(methods=[{"name": "sgd", "tune": tune}], panels=[])).tuned
+    chosen = [tuning.Decision(tuned, "loss", [], place, []).at_edge for place in range(3)]
+    assert chosen == [True, False, True]
+    tune = {"lr": [0.01, 0.1, 1.0], "m": [1, 5, 10]}
+    [tuned] = resolve(experiment(methods=[{"name": "sso", "tune": tune}], panels=[])).tuned
+    middle = [
+        tuned.values[place]
+        for place in range(9)
+        if not tuning.Decision(tuned, "loss", [], place, []).at_edge
+    ]
+    assert middle == [{"lr": 0.1, "m": 5}]
+
+
+def test_a_trial_that_fails_is_told_of_and_nothing_is_judged_without_it(tmp_path: Path) -> None:
+    trouble = {"name": "tiny", "trouble": "raise", "at": 7}  # in the last epoch of the trials
+    methods = [{"name": "adam", "tune": {"lr": [1e-3, 1e-2]}}, {"name": "sgd", "lr": 0.1}]
+    out = tmp_path / "fig"
+    failing = experiment(
+        problems=[trouble], methods=methods, panels=[], plugins=[PLUGIN], batch_size=10, epochs=2,
+        tuning={"epochs": 3},
+    )  # fmt: skip
+    summary = run(failing, out, jobs=1)
+    assert summary.statuses == {"done": 2, "failed": 2}
+    assert [config.method_label for config in summary.undecided] == ["Adam tuned"]
+    with pytest.raises(NotJudged, match="2 of the 4 runs of fig have not ended well"):
+        Evidence(tmp_path, "fig").cases(Methods("sgd"))
+
+
+def test_a_metric_that_does_not_exist_is_told_of_and_runs_are_stopped_in_order(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(BadArgument, match="is no metric of 'breast_cancer'"):
+        run(experiment(tuning={"metric": "charm"}), tmp_path, jobs=2)
+    assert not Store(tmp_path).claims.alive()

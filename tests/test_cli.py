@@ -1,5 +1,6 @@
 """The command line: help with examples, lists, errors for people, status, and a whole demo."""
 
+import io
 import re
 import shutil
 import subprocess
@@ -7,11 +8,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from targetopt import problems
 from targetopt.bench import METHODS, Experiment, Store, demo, expand, lines, run
 from targetopt.bench.commands import Axis, app
+from targetopt.bench.progress import display_for
+from targetopt.bench.runner import Tally
 
 PLUGIN = str(Path(__file__).with_name("bench_plugin.py"))
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
@@ -146,3 +150,25 @@ def test_the_installed_command_is_the_module() -> None:
         for words in ([program], [sys.executable, "-m", "targetopt"])
     ]
     assert texts[0].replace("\r", "") == texts[1].replace("python -m targetopt", "targetopt")
+
+
+def test_a_bar_that_is_never_shown_leaves_the_terminal_alone() -> None:
+    written = io.StringIO()
+    display = display_for(Console(file=written, force_terminal=True))
+    display.close()
+    assert "\x1b[?25l" not in written.getvalue()  # the cursor is hidden
+    display = display_for(Console(file=written, force_terminal=True))
+    display.update(Tally(total=2))
+    display.close()
+    assert written.getvalue().rindex("\x1b[?25h") > written.getvalue().rindex("\x1b[?25l")
+
+
+def test_a_dry_run_tells_and_does_nothing(tmp_path: Path) -> None:
+    spec, out = tmp_path / "grid.toml", tmp_path / "out"
+    spec.write_text(
+        f'plugins = ["{PLUGIN}"]\nname = "Mine"\n[[problems]]\nname = "tiny"\n'
+        '[[methods]]\nname = "sso"\nm = [1, 2]\n'
+    )
+    output = invoke("run", spec, "--out", out, "--dry-run")
+    assert re.search(r"Mine +2 +2 +0 +\d+ s", output), output
+    assert not out.exists()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,9 @@ from PIL import Image
 
 from targetopt.bench import Store, expand
 from targetopt.bench.grid import resolve
+from targetopt.bench.lines import Line, gather
+from targetopt.bench.multiples import Cell
+from targetopt.bench.store import Run
 from targetopt.paper import figures, oil_claims, runtimes
 from targetopt.paper.evidence import ADAM, SGD, SSO, Evidence, Methods, NotJudged
 from targetopt.paper.oil_claims import (
@@ -26,6 +30,8 @@ from targetopt.paper.oil_claims import (
     Better,
     MoreSteps,
 )
+from targetopt.paper.oil_pictures import _beside_sgd
+from targetopt.paper.oil_references import _key
 from targetopt.paper.predicates import ALWAYS, PLAINLY, contest, judge
 from targetopt.paper.publish import publish
 from targetopt.paper.reproduce import Reproduction, reproduce
@@ -356,3 +362,32 @@ def test_times_are_medians_beside_sgd_s(tmp_path: Path) -> None:
     batched = next(c for c in runtimes.RUNTIME_CLAIMS if "batched" in c.says)
     with pytest.raises(NotJudged):
         batched.judge(evidence(tmp_path))
+
+
+def test_a_reference_is_of_its_own_noise() -> None:
+    def run(**options: object) -> Run:
+        usual = {"environment": "Hopper-v5", "expert": "sac", "policy": "mlp", "std": 1.0}
+        problem = {**usual, "behaviour": "online", "noise": None, **options}
+        return Run({"problem": problem, "batch_size": 1000, "epochs": 50}, {})
+
+    keys = [_key(each, "loss") for each in (run(), run(noise=0.3), run(std=0.2))]
+    assert len(set(keys)) == 3
+    assert keys[0] == "Hopper-v5, sac, mlp, online, 50000 states"
+
+
+def test_step_times_are_compared_seed_by_seed(found: dict[str, Reproduction]) -> None:
+    results = gather(found["fig3-runtime"].directory)
+    panel = results.panels[0]
+    cell = Cell(0, 0, panel, panel.lines)
+    whole = _beside_sgd(results, cell)
+    [sgd] = [i for i in whole if results.methods[i].options["name"] == "sgd"]
+    assert (whole[sgd] == 1.0).all()
+    shifted = [
+        Line(line.method, [replace(run, manifest={**run.manifest, "seed": 7}) for run in line.runs])
+        if line.method != sgd
+        else line
+        for line in panel.lines
+    ]
+    assert set(_beside_sgd(results, Cell(0, 0, panel, shifted))) == {sgd}  # no seed in common
+    without = [line for line in panel.lines if line.method != sgd]
+    assert _beside_sgd(results, Cell(0, 0, panel, without)) == {}

@@ -15,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from report_directory import HOSTILE, METHODS, PROBLEMS, add_rows, make, manifest
-from targetopt.bench import lines, payload, report, statistics, summary, verdicts
+from targetopt.bench import lines, payload, plots, report, statistics, summary, verdicts
 from targetopt.bench.lines import ReportError
+from targetopt.bench.multiples import Cell
 from targetopt.bench.store import Run, Store
 from targetopt.bench.verdicts import Verdict, VerdictError
 
@@ -379,3 +380,36 @@ def test_unreadable_verdicts_are_refused(tmp_path: Path, text: str, complaint: s
     (tmp_path / "verdicts.json").write_text(text)
     with pytest.raises(VerdictError, match=complaint):
         verdicts.read(tmp_path)
+
+
+def test_runs_that_a_time_limit_cut_short_are_marked(store: Store) -> None:
+    add_rows(store, rows([4.0, 3.0]), seed=0, status="timeout")
+    add_rows(store, rows([4.0, 1.0]), seed=1)
+    page = report.write(store.directory)
+    [line] = table(page, "summary.csv")
+    assert (line["runs"], line["timeout"], line["failed"]) == ("2", "1", "0")
+    results = lines.gather(store.directory)
+    [entry], note = plots.legend(results, [Cell(0, 0, results.panels[0], results.panels[0].lines)])
+    assert entry.label.endswith(" ‡")
+    assert note == "‡ was cut short by the time limit with at least one seed"
+
+
+def test_methods_that_tie_for_the_best_have_both_won(store: Store) -> None:
+    for label in ("SGD", "Adam"):
+        add_rows(store, rows([4.0, 1.0]), label=label)
+    results = lines.gather(store.directory)
+    tables = [summary.panel_finals(panel, "loss") for panel in results.panels]
+    assert [(row.rank, row.wins) for row in summary.standings(results, tables)] == [(1.5, 1)] * 2
+
+
+def test_a_batch_size_that_only_further_panels_have_does_not_stop_the_report(store: Store) -> None:
+    plan = []
+    for batch, panels in ((25, ["main"]), (625, ["Inner solvers"])):
+        label = f"SGD at {batch}"
+        run = add_rows(store, rows([4.0, 1.0]), label=label, batch=batch)
+        plan.append({"id": run, "problem": "p", "method": label, "panels": panels})
+    (store.directory / "plan.json").write_text(json.dumps(plan))
+    report.write(store.directory)
+    names = {path.stem for path in (store.directory / "figures").glob("*.png")}
+    assert "price-loss-batch-25" in names
+    assert "price-loss-batch-625" not in names

@@ -8,12 +8,13 @@
 4
 """
 
+from targetopt.bench.campaign import Summary
 from targetopt.bench.config import RunConfig
 from targetopt.bench.document import SpecError
 from targetopt.bench.files import StoreError
 from targetopt.bench.grid import expand
 from targetopt.bench.methods import METHODS, Method, register, register_rule
-from targetopt.bench.runner import Summary, run
+from targetopt.bench.runner import run
 from targetopt.bench.spec import Experiment
 from targetopt.bench.store import Run, Store, modelled_cost
 

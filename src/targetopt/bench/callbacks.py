@@ -122,8 +122,9 @@ class Tracker:
     """Any object with W&B's ``log(data, step=)``.
 
     Args:
-        start: called with the manifest when a run begins, in the process that runs it; gives the
-            tracker of that run. If the tracker has a ``finish()``, it is called when the run ends.
+        start: called with the manifest when a run begins, in the process that runs it, which does
+            no other run meanwhile; gives the tracker of that run. If the tracker has a
+            ``finish()``, it is called when the run ends.
 
     Example:
         >>> class Printer:

@@ -9,13 +9,38 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from targetopt.bench import tuning
-from targetopt.bench.config import Grid, RunConfig
+from targetopt.bench.config import Grid, RunConfig, Tuned
 from targetopt.bench.grid import resolve
 from targetopt.bench.spec import Experiment
 from targetopt.bench.store import Store
 from targetopt.bench.tuning import Decision
 from targetopt.bench.work import Task, settled
 from targetopt.types import BadArgument
+
+
+@dataclass(frozen=True)
+class Summary:
+    """How an experiment was left.
+
+    Attributes:
+        directory: its results.
+        total: how many runs it has.
+        statuses: how many of them ended how.
+        troubles: those that did not end well: the run, its status, the reason.
+        undecided: a run of each tuned method that could not choose, as a trial failed or ran out of time.
+        interrupted: whether it was stopped before its end.
+    """
+
+    directory: Path
+    total: int
+    statuses: dict[str, int]
+    troubles: list[tuple[RunConfig, str, str]]
+    undecided: list[RunConfig]
+    interrupted: bool
+
+    @property
+    def left(self) -> int:
+        return self.total - sum(self.statuses.values())
 
 
 @dataclass
@@ -51,8 +76,28 @@ class Assignment:
 
     def undecided(self) -> list[RunConfig]:
         """For each tuned method that has not chosen: as many runs as it will ask for."""
-        open_ = (t for k, t in enumerate(self.grid.tuned) if k not in self.decisions)
-        return [] if self.only else [run for tuned in open_ for run in tuned.shown[0]]
+        return [run for tuned in self._open() for run in tuned.shown[0]]
+
+    def _open(self) -> list[Tuned]:
+        if self.only:
+            return []
+        return [t for k, t in enumerate(self.grid.tuned) if k not in self.decisions]
+
+    def summary(self, interrupted: bool) -> Summary:
+        """How it stands."""
+        runs = self.wanted()
+        statuses: dict[str, int] = {}
+        troubles = []
+        for config in runs:
+            manifest = self.store.manifest(config.id)
+            if manifest is not None:
+                status = manifest["status"]
+                statuses[status] = statuses.get(status, 0) + 1
+                if status != "done":
+                    troubles.append((config, status, manifest["reason"]))
+        blocked = [] if interrupted else [tuned.shown[0][0] for tuned in self._open()]
+        directory = self.store.directory
+        return Summary(directory, len(runs), statuses, troubles, blocked, interrupted)
 
     def decide(self, place: int) -> None:
         if place not in self.decisions:

@@ -3,7 +3,7 @@
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -18,12 +18,14 @@ from rich.text import Text
 from targetopt import problems
 from targetopt.bench import demo as demonstration
 from targetopt.bench import status as progress_report
+from targetopt.bench.campaign import Assignment, Summary
 from targetopt.bench.document import SpecError
+from targetopt.bench.economy import economy, total
 from targetopt.bench.methods import METHODS, RULES, InnerName, Method, ScheduleName
-from targetopt.bench.progress import display_for, named
-from targetopt.bench.runner import Summary
+from targetopt.bench.progress import display_for, named, spoken
 from targetopt.bench.runner import run as run_experiment
 from targetopt.bench.spec import Experiment
+from targetopt.bench.store import Store
 from targetopt.problems import data_cli
 from targetopt.problems.imitation import commands as imitation
 from targetopt.types import TargetoptError
@@ -44,6 +46,9 @@ errors = Console(stderr=True)
 
 Out = Annotated[Path | None, typer.Option(help="Result directory; made if it is not there.")]
 Jobs = Annotated[int | None, typer.Option(min=1, help="Runs at once. [default: all cores]")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Say how many runs there are and what they will take.")
+]
 
 
 class Axis(StrEnum):
@@ -135,6 +140,7 @@ def run(
     track: Annotated[
         list[str] | None, typer.Option(help="Log to a tracker too, e.g. tensorboard.")
     ] = None,
+    dry_run: DryRun = False,
 ) -> None:
     """Run every problem × method × seed of SPEC.toml.
 
@@ -145,6 +151,8 @@ def run(
 
         targetopt run examples/quickstart.toml
 
+        targetopt run grid.toml --dry-run
+
         targetopt run grid.toml --jobs 8 --out results/grid --time-limit 600
 
         targetopt run grid.toml --executor ray --out /shared/grid
@@ -154,6 +162,10 @@ def run(
     with clear_errors(), terminated_like_interrupted():
         experiment = Experiment.read(spec)
         directory = out or Path("results") / spec.stem
+        if dry_run:
+            assignment = Assignment(experiment, Store(directory), tuple(only or ()))
+            foresee({experiment.name: assignment}, time_limit)
+            return
         announce(f"{experiment.name}: results go to {directory}")
         summary = run_experiment(
             experiment,
@@ -272,12 +284,30 @@ def announce(text: str) -> None:
     console.print(Text(text), soft_wrap=True)
 
 
+def foresee(assignments: Mapping[str, Assignment], time_limit: float | None = None) -> None:
+    """How many runs there are, how many are done, and what the others will take."""
+    announce("Counting the runs, and making a few steps of each kind …")
+    costs = economy(assignments, time_limit)
+    table = Table("experiment", "runs", "of its own", "done", "core time", box=None)
+    rows = {**costs, "all": total(costs)} if len(costs) > 1 else costs
+    for name, cost in rows.items():
+        table.add_row(name, *map(str, (cost.runs, cost.own, cost.done)), spoken(cost.seconds))
+    console.print(table)
+    announce(
+        "Core time is of what is not done yet, on one core that has nothing else to do, each run by itself; those "
+        "that share their batches take less."
+    )
+
+
 def conclude(summary: Summary) -> None:
     """What came of it; after Ctrl-C, how to go on."""
     counts = ", ".join(f"{count} {status}" for status, count in sorted(summary.statuses.items()))
     announce(f"{summary.total} runs: {counts or 'none ended'}")
     for config, status_, reason in summary.troubles:
         announce(f"  {status_}: {named(config)} ({config.id}): {reason}")
+    for config in summary.undecided:
+        why = "a trial of its values did not end well, so none was chosen"
+        announce(f"  not run: {named(config)}, and its other seeds: {why}")
     if summary.interrupted:
         stopped(f"{summary.total - summary.left} of {summary.total} runs")
 
@@ -303,7 +333,7 @@ def terminated_like_interrupted() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        errors.print("Stopped before any run began.")
+        errors.print("Stopped. What has finished is kept; the same command goes on from there.")
         raise typer.Exit(130) from None
     finally:
         signal.signal(signal.SIGTERM, before)

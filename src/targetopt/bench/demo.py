@@ -48,12 +48,14 @@ def experiment(seeds: int) -> Experiment:
 def tables(directory: str | Path) -> Iterator[Table]:
     """A table for each problem: medians over seeds at the end of the runs, the best loss first."""
     groups: dict[str, dict[str, list[list[float]]]] = {}
-    for run in Store(directory).load():
-        if run.manifest["status"] == "done":
+    for run in Store(directory).shown():
+        if run.manifest["status"] in ("done", "diverged"):
             problem, method = run.manifest["problem"]["label"], run.manifest["method"]["label"]
             columns = {**run.columns, "accuracy": 100 * run.columns["accuracy"]}
-            last = [float(columns[name][-1]) for name in COLUMNS]
-            groups.setdefault(problem, {}).setdefault(method, []).append(last)
+            last = {name: float(columns[name][-1]) for name in COLUMNS}
+            if run.manifest["status"] == "diverged":
+                last["loss"] = np.inf
+            groups.setdefault(problem, {}).setdefault(method, []).append(list(last.values()))
     for problem, methods in groups.items():
         shown = Table(title=problem, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
         shown.add_column("method", no_wrap=True)

@@ -38,6 +38,8 @@ class Session(Protocol):
 
     total_steps: int
     steps_per_epoch: int
+    records_all: bool
+    """Whether metrics are recorded after every step, or as :func:`record_steps` says."""
 
     @property
     def counts(self) -> Counts:
@@ -49,9 +51,6 @@ class Session(Protocol):
         Called again until ``stop`` is reached; between calls the run may be checkpointed, stopped
         or found to be over its time. Only the time spent in here is the run's wall time.
         """
-
-    def recorded(self) -> list[int]:
-        """The steps after which metrics are recorded, from 0 to ``total_steps``."""
 
     def metrics(self) -> dict[str, float]:
         """The problem's metrics at the current parameters; ``loss`` is always among them."""
@@ -90,7 +89,7 @@ class Outcome:
     traceback: str = ""
 
 
-def record_steps(total: int, per_epoch: int) -> list[int]:
+def record_steps(total: int, per_epoch: int, *, all_of_them: bool = False) -> list[int]:
     """The steps after which metrics are recorded: 0, log-spaced, ends of epochs, the last.
 
     Beyond :data:`ALL_EPOCHS` epochs, ends of epochs are what is log-spaced, twice as densely: a log axis
@@ -101,6 +100,8 @@ def record_steps(total: int, per_epoch: int) -> list[int]:
     >>> len(record_steps(total=500, per_epoch=1)), len(record_steps(total=500_000, per_epoch=1000))
     (55, 101)
     """
+    if all_of_them:
+        return list(range(total + 1))
     crowded = per_epoch * ALL_EPOCHS
     every_end = range(per_epoch, min(crowded, total) + 1, per_epoch)
     later_ends = (per_epoch * epoch for epoch in _log_spaced(total // per_epoch, 2 * PER_DECADE))
@@ -178,7 +179,9 @@ class Execution:
         self._continue(session)
         saved = time.monotonic()
         progress = self._progress
-        for target in session.recorded():
+        for target in record_steps(
+            session.total_steps, session.steps_per_epoch, all_of_them=session.records_all
+        ):
             if progress.rows and target <= progress.rows[-1]["step"]:
                 continue
             while progress.step < target:

@@ -18,16 +18,18 @@ SAMPLE = 0.1
 
 @dataclass(frozen=True)
 class Pace:
-    """CPU seconds of a step and of a record, and how many steps make an epoch."""
+    """CPU seconds of a step and of a record, how many steps make an epoch, and whether each is recorded."""
 
     step: float
     record: float
     steps_per_epoch: int
+    records_all: bool = False
 
     def seconds(self, epochs: int) -> float:
         """Of a run of so many epochs."""
         steps = epochs * self.steps_per_epoch
-        return steps * self.step + len(record_steps(steps, self.steps_per_epoch)) * self.record
+        records = record_steps(steps, self.steps_per_epoch, all_of_them=self.records_all)
+        return steps * self.step + len(records) * self.record
 
 
 def kind(run: RunConfig) -> str:
@@ -53,18 +55,21 @@ def measure(run: RunConfig) -> Pace:
     session = open_session(run)
     session.metrics()  # reads what it needs, the reference optimum for one
     step, stride, pace = 0, 1, 0.0
-    while step < session.total_steps:
+    counted, spent = 0, 0.0
+    while step < session.total_steps and spent < SAMPLE:
         before, began = step, time.process_time()
         try:
             step = session.advance(step, min(step + stride, session.total_steps))
         except Diverged:  # early; how many steps of this stride were made is not known
             break
-        spent = time.process_time() - began
-        # The first step also prepares what the others find ready, the order of the columns for one.
-        pace = spent / (step - before)
-        if spent >= SAMPLE and before > 0:
-            break
+        took = time.process_time() - began
+        if before > 0:
+            counted, spent = counted + step - before, spent + took
+            pace = spent / counted
+        else:  # the first also prepares what the others find ready, the order of the columns for one
+            pace = took / step
         stride *= 2
     made = time.process_time()
     session.metrics()
-    return Pace(pace, time.process_time() - made, session.steps_per_epoch)
+    record = time.process_time() - made
+    return Pace(pace, record, session.steps_per_epoch, session.records_all)

@@ -30,6 +30,7 @@ class ImitationSession:
     """
 
     steps_per_epoch = 1
+    records_all = True  # rounds are few, and each is a measurement
 
     def __init__(self, config: "RunConfig", problem: ImitationProblem) -> None:
         torch.manual_seed(config.seed)
@@ -62,9 +63,6 @@ class ImitationSession:
         batch = self.gatherer.gather(self.size, behaviour, self.problem.expert)
         return batch.states, batch.labels
 
-    def recorded(self) -> list[int]:
-        return list(range(self.total_steps + 1))  # rounds are few, and each is a measurement
-
     def metrics(self) -> dict[str, float]:
         found = self.states.metrics(self.model)
         if not math.isfinite(found["loss"]):
@@ -89,6 +87,8 @@ class ImitationSession:
             "states": torch.from_numpy(self.states.states),
             "labels": torch.from_numpy(self.states.labels),
             "rounds": self.rounds,
+            # a checkpoint may lie between a round and its record
+            "times": (self.gathering_time, self.updating_time),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -96,6 +96,7 @@ class ImitationSession:
         self.gatherer.load_state_dict(state["gatherer"])
         self.states.take(state["states"].numpy(), state["labels"].numpy())
         self.rounds = state["rounds"]
+        self.gathering_time, self.updating_time = state["times"]
 
 
 class RepeatedTrainer(GradientTrainer):

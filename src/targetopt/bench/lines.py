@@ -32,7 +32,8 @@ TAUS = np.logspace(0, 4, 41)
 """Oracle costs at which the cost of reaching a level is told."""
 
 _HIGHER = frozenset(
-    {"accuracy", "return", "returns", "reward", "score", "auc", "r2", "f1", "precision", "recall"}
+    {"accuracy", "auc", "f1", "iou", "likelihood", "precision", "r2", "recall", "return", "returns"}
+    | {"reward", "rewards", "score", "scores", "success"}
 )
 
 

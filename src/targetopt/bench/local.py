@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import pickle
 import random
 import signal
 import sys
@@ -81,7 +82,7 @@ class LocalExecutor:
         worker = min(free, key=lambda worker: len(worker.tasks))
         worker.tasks.append(task)
         with suppress(BrokenPipeError):  # it has died; wait() will find that out and say so
-            worker.connection.send(task)
+            worker.connection.send((task.run, pickle.dumps(task)))
 
     def wait(self, timeout: float) -> list[Event]:
         """Events since last asked; waits at most ``timeout`` seconds for the first."""
@@ -237,13 +238,18 @@ def _work(connection: Connection) -> None:
     while group or not stopping.is_set():
         while connection.poll(None if not group and not waiting else 0):
             try:
-                task = connection.recv()
+                received = connection.recv()
             except EOFError:
                 return
-            if task is None:
+            if received is None:
                 stopping.set()
                 break
-            waiting.append(task)
+            run, packed = received
+            try:
+                waiting.append(pickle.loads(packed))
+            except Exception as error:  # a plugin may raise anything
+                why = f"a worker could not take it up: {type(error).__name__}: {error}"
+                _send(connection, Event("died", run, reason=why))
         if stopping.is_set():
             waiting.clear()
         while waiting and (not group or group[0].shares_with(waiting[0])):

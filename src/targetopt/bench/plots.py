@@ -78,7 +78,7 @@ def draw_all(results: Results, *, axis: str, tau: float) -> list[Picture]:
     folder = results.directory / "figures"
     with explained(folder):
         folder.mkdir(exist_ok=True)
-    sheets = list(_sheets(results, axis, tau))
+    sheets = [sheet for sheet in _sheets(results, axis, tau) if sheet.cells]
     for sheet in sheets:
         _save(results, sheet)
     kept = {sheet.picture.name for sheet in sheets}
@@ -108,7 +108,8 @@ def _sheets(results: Results, axis: str, tau: float) -> Iterator[Sheet]:
             title = f"{words(metric).capitalize()} on {label}, a row for each target-space rule"
             cells = _by_rule(results, problem, groups)
             titles = [rule for rule, _ in groups]
-            yield Sheet(Picture(name, title), cells, titles, results.batches, painter)
+            sheet = Sheet(Picture(name, title), cells, titles, results.batches, painter)
+            yield _measured(sheet, metric)
         yield from _by_cost(results, main, metric)
 
 
@@ -118,9 +119,9 @@ def _by_cost(results: Results, main: list[int], metric: str) -> Iterator[Sheet]:
     whole = _by_problem(
         results, main, Picture(f"cost-{slug(metric)}", title), _costs(results, metric)
     )
+    whole = _measured(whole, metric)
     reachable = [cell for cell in whole.cells if level(cell.panel, metric) is not None]
-    if reachable:
-        yield replace(whole, cells=reachable)
+    yield replace(whole, cells=reachable)
     painters = [_curves(results, metric, "cost", each) for each in PRICES]
 
     def paint(ax: Any, cell: Cell) -> tuple[str, str]:
@@ -137,7 +138,7 @@ def _by_cost(results: Results, main: list[int], metric: str) -> Iterator[Sheet]:
             f"price-{slug(metric)}-{slug(size)}",
             f"{words(metric).capitalize()} against modelled cost, {size}, a column for each τ",
         )
-        yield Sheet(picture, cells, results.problems, _prices(), paint)
+        yield _measured(Sheet(picture, cells, results.problems, _prices(), paint), metric)
     yield from _profiles(results, main, metric)
 
 
@@ -195,7 +196,7 @@ def _by_problem(results: Results, members: list[int], picture: Picture, paint: P
 def _measured(sheet: Sheet, metric: str) -> Sheet:
     """The sheet without the cells that nothing would be drawn in: some problems lack an optimum to compare with."""
     cells = [cell for cell in sheet.cells if any(line.with_metric(metric) for line in cell.lines)]
-    return replace(sheet, cells=cells or sheet.cells)
+    return replace(sheet, cells=cells)
 
 
 def _among(panel: Panel, members: list[int]) -> list[Line]:
@@ -254,17 +255,20 @@ def slug(text: str) -> str:
 def legend(results: Results, cells: Sequence[Cell]) -> tuple[list[Entry], str]:
     """The methods that are shown, and what the mark means that some of them have."""
     shown = sorted({line.method for cell in cells for line in cell.lines})
-    lost = {
-        line.method
+    marks = {"diverged": ("†", "diverged"), "timeout": ("‡", "was cut short by the time limit")}
+    marked = {
+        (line.method, status)
         for cell in cells
         for line in cell.lines
-        if any(run.manifest["status"] == "diverged" for run in line.runs)
+        for status in {run.manifest["status"] for run in line.runs} & marks.keys()
     }
-    entries = [
-        Entry(results.methods[i].label + (" †" if i in lost else ""), results.methods[i].style)
-        for i in shown
-    ]
-    return entries, "† diverged with at least one seed" if lost else ""
+    entries = []
+    for i in shown:
+        signs = [f" {mark}" for status, (mark, _) in marks.items() if (i, status) in marked]
+        entries.append(Entry(results.methods[i].label + "".join(signs), results.methods[i].style))
+    met = {status for _, status in marked}
+    notes = [f"{mark} {what}" for status, (mark, what) in marks.items() if status in met]
+    return entries, "; ".join(notes) + " with at least one seed" if notes else ""
 
 
 def _save(results: Results, sheet: Sheet) -> None:

@@ -60,9 +60,10 @@ class LiveDisplay:
             transient=True,
         )
         self.bar = self.progress.add_task("runs", total=None, pace="")
-        self.progress.start()
 
     def update(self, tally: Tally) -> None:
+        # Not before: a bar hides the cursor, and whoever finds that there is nothing to do closes none.
+        self.progress.start()
         completed = tally.before + tally.worked
         self.progress.update(self.bar, total=tally.total, completed=completed, pace=_pace(tally))
 

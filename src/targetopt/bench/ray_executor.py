@@ -12,13 +12,17 @@ from targetopt.types import MissingCapability
 
 
 class RayExecutor:
-    """The cluster at ``RAY_ADDRESS``, or one on this machine with ``jobs`` processors.
+    """The cluster at ``RAY_ADDRESS``, or one started on this machine.
+
+    Args:
+        jobs: runs at once; if None, as many as the cluster has processors.
+        cores: of this machine, for a cluster of our own.
 
     Workers claim runs, write checkpoints and results exactly as local ones do, with one thread
     each, so the numbers are the same.
     """
 
-    def __init__(self, jobs: int) -> None:
+    def __init__(self, jobs: int | None, cores: int) -> None:
         try:
             import ray
         except ImportError as error:
@@ -26,13 +30,12 @@ class RayExecutor:
                 "--executor ray needs Ray, which is not installed: pip install 'targetopt[ray]'"
             ) from error
         self.ray: Any = ray
-        self.jobs = jobs
         self._tasks: dict[Any, Task] = {}
         self._returned: set[str] = set()
         self._own = not ray.is_initialized()
         if self._own:
             address = os.environ.get("RAY_ADDRESS")
-            cluster = {"address": address} if address else {"num_cpus": jobs}
+            cluster = {"address": address} if address else {"num_cpus": jobs or cores}
             ray.init(
                 **cluster,
                 include_dashboard=False,
@@ -40,6 +43,7 @@ class RayExecutor:
                 logging_level="ERROR",
                 runtime_env={"env_vars": WORKER_ENVIRONMENT},
             )
+        self.jobs = jobs or int(ray.cluster_resources().get("CPU", cores))
         # A run that kills its process is a failed run, not one to be tried again behind our back.
         self._perform = ray.remote(num_cpus=1, max_retries=0)(_perform)
 

@@ -70,7 +70,7 @@ def write(
     page = environment.get_template("report.html.j2").render(
         results=results,
         title=_title(results, spec),
-        statuses=Counter(run.manifest["status"] for run in results.runs),
+        statuses=Counter(manifest["status"] for manifest in _distinct_runs(results)),
         standings=summary.standings(results, next(iter(finals.values()), [])),
         finals=finals,
         facts=_facts(results),
@@ -146,7 +146,7 @@ def _failures(results: Results) -> list[tuple[str, str, str, dict[str, list[int]
 
 def _facts(results: Results) -> list[tuple[str, list[str]]]:
     """What was run and on what; a fact that differs between runs is listed once per value."""
-    manifests = [run.manifest for run in results.runs]
+    manifests = _distinct_runs(results)
     total = sum(float(m.get("duration") or 0.0) for m in manifests)
     counted = ("oracle_calls", "inner_steps")
     spent = {c: sum(int(m.get("counts", {}).get(c) or 0) for m in manifests) for c in counted}
@@ -165,6 +165,11 @@ def _facts(results: Results) -> list[tuple[str, list[str]]]:
         ("Machine", _distinct(_pairs(m.get("machine")) for m in manifests)),
     ]
     return [(name, values) for name, values in facts if values]
+
+
+def _distinct_runs(results: Results) -> list[Mapping[str, Any]]:
+    """Manifests, each run once: one may be shown as several methods, by itself and as the tuned one."""
+    return list({run.manifest["id"]: run.manifest for run in results.runs}.values())
 
 
 def _distinct(values: Iterable[object]) -> list[str]:

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Protocol
 
 from targetopt.bench.callbacks import open_trackers
-from targetopt.bench.campaign import Assignment, Campaign
+from targetopt.bench.campaign import Assignment, Campaign, Summary
 from targetopt.bench.config import RunConfig
 from targetopt.bench.files import StoreError
 from targetopt.bench.spec import Experiment
 from targetopt.bench.store import Store
 from targetopt.bench.work import Event, Task, record_death
-from targetopt.types import BadArgument
+from targetopt.types import BadArgument, TargetoptError
 
 GRACE = 20.0
 """Seconds that running runs get to write a checkpoint after Ctrl-C."""
@@ -92,21 +92,6 @@ class Silent:
     def close(self) -> None: ...
 
 
-@dataclass(frozen=True)
-class Summary:
-    """How a call of :func:`run` left the experiment: numbers of runs, and what went wrong."""
-
-    directory: Path
-    total: int
-    statuses: dict[str, int]
-    troubles: list[tuple[RunConfig, str, str]]
-    interrupted: bool
-
-    @property
-    def left(self) -> int:
-        return self.total - sum(self.statuses.values())
-
-
 def run(
     experiment: Experiment,
     out: str | Path,
@@ -121,13 +106,13 @@ def run(
 ) -> Summary:
     """Do every run of ``experiment`` that ``out`` does not hold yet.
 
-    Finished and diverged runs are never done again; failed and killed ones are, from their last
-    checkpoint where they have one. Several calls on one directory share the work.
+    Finished and diverged runs are never done again. Killed ones go on from their last checkpoint, failed
+    ones begin anew. Several calls on one directory share the work.
 
     Args:
         experiment: what to run; see :class:`~targetopt.bench.spec.Experiment`.
         out: result directory, made if need be; see :mod:`targetopt.bench.store`.
-        jobs: processes at once; as many as there are cores if None.
+        jobs: processes at once; as many as there are cores, here or in the Ray cluster, if None.
         executor: ``"local"`` or ``"ray"``.
         time_limit: seconds for each run, over all its continuations.
         checkpoint_seconds: how often a run keeps a checkpoint; None for never.
@@ -186,38 +171,25 @@ def run_all(
     tasks = campaign.begin()
     interrupted = False
     if tasks:
-        with closing(_executor(executor, jobs or _cores())) as workers:
+        with closing(_executor(executor, jobs)) as workers:
             interrupted = _Runner(workers, tasks, campaign, display or Silent()).finish()
-    return [summarise(each.store, each.wanted(), interrupted) for each in assignments]
+    return [assignment.summary(interrupted) for assignment in assignments]
 
 
 def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _executor(name: str, jobs: int) -> "Executor":
+def _executor(name: str, jobs: int | None) -> "Executor":
     if name == "local":
         from targetopt.bench.local import LocalExecutor
 
-        return LocalExecutor(jobs)
+        return LocalExecutor(jobs or _cores())
     if name == "ray":
         from targetopt.bench.ray_executor import RayExecutor
 
-        return RayExecutor(jobs)
+        return RayExecutor(jobs, _cores())
     raise BadArgument(f"executor={name!r} is unknown. Use 'local' or 'ray'.")
-
-
-def summarise(store: Store, runs: Sequence[RunConfig], interrupted: bool) -> Summary:
-    statuses: dict[str, int] = {}
-    troubles = []
-    for config in runs:
-        manifest = store.manifest(config.id)
-        if manifest is not None:
-            status = manifest["status"]
-            statuses[status] = statuses.get(status, 0) + 1
-            if status != "done":
-                troubles.append((config, status, manifest["reason"]))
-    return Summary(store.directory, len(runs), statuses, troubles, interrupted)
 
 
 class _Runner:
@@ -260,7 +232,7 @@ class _Runner:
         except KeyboardInterrupt:
             self._stop()
             return True
-        except StoreError:
+        except TargetoptError:  # a disk that is full, a metric to tune by that no run has
             self._stop()
             raise
         finally:

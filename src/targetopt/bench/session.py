@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from targetopt import linear
-from targetopt.bench.execute import Session, record_steps
+from targetopt.bench.execute import Session
 from targetopt.bench.imitation import ImitationSession
 from targetopt.bench.methods import Method
 from targetopt.bench.problem_options import load_problem
@@ -68,6 +68,8 @@ def open_session(config: "RunConfig") -> Session:
 class TorchSession:
     """A run on the torch path."""
 
+    records_all = False
+
     def __init__(self, config: "RunConfig", problem: Problem) -> None:
         torch.manual_seed(config.seed)  # for what a model draws while it trains, such as dropout
         self.problem = problem
@@ -95,9 +97,6 @@ class TorchSession:
         rows = order[batch * self.batch_size : (batch + 1) * self.batch_size]
         return torch.from_numpy(rows)
 
-    def recorded(self) -> list[int]:
-        return record_steps(self.total_steps, self.steps_per_epoch)
-
     def metrics(self) -> dict[str, float]:
         return self.problem.metrics(self.model)
 
@@ -113,6 +112,8 @@ _order = lru_cache(maxsize=2)(linear.sample_order)
 
 class CompiledSession:
     """A run of a linear problem in the compiled driver: same start, same batches, same iterates."""
+
+    records_all = False
 
     def __init__(self, config: "RunConfig", problem: LinearProblem) -> None:
         self.problem = problem
@@ -153,9 +154,6 @@ class CompiledSession:
         if not self.run.advance(min(stop - start, self.steps_per_epoch)):
             raise Diverged(f"the targets left the finite numbers at step {self.run.steps + 1}")
         return self.run.steps
-
-    def recorded(self) -> list[int]:
-        return record_steps(self.total_steps, self.steps_per_epoch)
 
     def metrics(self) -> dict[str, float]:
         theta = self.run.theta

@@ -137,13 +137,16 @@ class Experiment(BaseModel):
         return experiment
 
     def to_toml(self) -> str:
-        """The experiment as a file that :meth:`read` gives back."""
-        fields = self.model_dump(exclude_defaults=True)
+        """The experiment as a file that :meth:`read` gives back, wherever it lies."""
+        fields = self.model_dump(exclude_defaults=True, exclude_none=True)
+        if "plugins" in fields:
+            fields["plugins"] = [_beside(Path(), plugin) for plugin in self.plugins]
         tables = {key: fields.pop(key) for key in ("problems", "methods")}
         lines = [f"{key} = {_toml(value)}" for key, value in fields.items()]
         for key, entries in tables.items():
             for entry in entries:
-                lines += ["", f"[[{key}]]", *(f"{k} = {_toml(v)}" for k, v in entry.items())]
+                said = (f"{k} = {_toml(v)}" for k, v in entry.items() if v is not None)
+                lines += ["", f"[[{key}]]", *said]
         return "\n".join(lines) + "\n"
 
 

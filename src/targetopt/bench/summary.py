@@ -40,6 +40,7 @@ class Final:
     rank: float
     runs: int
     diverged: int
+    timeout: int
     failed: int
 
 
@@ -77,6 +78,7 @@ def panel_finals(panel: Panel, metric: str) -> dict[int, Final]:
             float(rank),
             estimate.runs,
             statuses["diverged"],
+            statuses["timeout"],
             statuses["failed"],
         )
     return found
@@ -87,6 +89,8 @@ def standings(results: Results, tables: Sequence[dict[int, Final]]) -> list[Stan
     rows = []
     for index in range(len(results.methods)):
         ranks = [table[index].rank for table in tables if index in table]
+        best = [min(final.rank for final in table.values()) for table in tables if index in table]
+        wins = sum(rank == lowest for rank, lowest in zip(ranks, best, strict=True))
         statuses = Counter(
             run.manifest["status"]
             for _, line in results.drawn()
@@ -94,7 +98,7 @@ def standings(results: Results, tables: Sequence[dict[int, Final]]) -> list[Stan
             for run in line.ended
         )
         mean = float(np.mean(ranks)) if ranks else np.inf
-        rows.append(Standing(index, mean, ranks.count(1.0), len(ranks), dict(statuses)))
+        rows.append(Standing(index, mean, wins, len(ranks), dict(statuses)))
     return sorted(rows, key=lambda row: row.rank)
 
 
@@ -132,9 +136,8 @@ def write_tables(
                     if line.method in table:
                         f = table[line.method]
                         numbers = (f.iqm, f.low, f.high, f.median, f.rank)
-                        yield (
-                            *key(panel, line), metric, *numbers, f.runs, f.diverged, f.failed
-                        )  # fmt: skip
+                        counts = (f.runs, f.diverged, f.timeout, f.failed)
+                        yield (*key(panel, line), metric, *numbers, *counts)
 
     def curves() -> Iterable[Sequence[object]]:
         for metric in results.metrics:
@@ -167,7 +170,7 @@ def write_tables(
 
     spent = ("oracle_calls", "inner_steps", "duration")
     _csv(folder / "runs.csv", ("id", *where, "seed", "status", "metric", "final", *spent), runs())
-    aggregated = ("iqm", "low", "high", "median", "rank", "runs", "diverged", "failed")
+    aggregated = ("iqm", "low", "high", "median", "rank", "runs", "diverged", "timeout", "failed")
     _csv(folder / "summary.csv", (*where, "metric", *aggregated), summary())
     drawn = ("median", "quartile_low", "quartile_high", "seeds")
     _csv(folder / "curves.csv", (*where, "metric", "axis", "x", *drawn), curves())

@@ -67,8 +67,21 @@ class Decision:
                 )
             ],
             "chosen": self.tuned.values[self.position],
-            "at_edge": self.position in (0, len(self.finals) - 1),
+            "at_edge": self.at_edge,
         }
+
+    @property
+    def at_edge(self) -> bool:
+        """Whether some option was given the first or the last of its values: a better one may lie beyond."""
+        lists = {
+            option: list(dict.fromkeys(each[option] for each in self.tuned.values))
+            for option in self.tuned.values[self.position]
+        }
+        chosen = self.tuned.values[self.position]
+        return any(
+            len(tried) > 1 and chosen[option] in (tried[0], tried[-1])
+            for option, tried in lists.items()
+        )
 
 
 def decide(tuned: Tuned, store: Store, metric: str) -> Decision | None:

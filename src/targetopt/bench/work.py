@@ -1,6 +1,7 @@
 """One run in one result directory: claim it, do it, write it down. What every worker does."""
 
 import json
+import pickle
 import time
 from collections.abc import Callable, Generator, Hashable
 from dataclasses import dataclass
@@ -9,7 +10,14 @@ from datetime import UTC, datetime
 from targetopt.bench import provenance
 from targetopt.bench.callbacks import open_trackers
 from targetopt.bench.config import RunConfig
-from targetopt.bench.execute import Execution, Interrupted, Outcome, drained, saved_rows
+from targetopt.bench.execute import (
+    OVERTIME,
+    Execution,
+    Interrupted,
+    Outcome,
+    drained,
+    saved_rows,
+)
 from targetopt.bench.files import StoreError
 from targetopt.bench.plugins import load_plugins
 from targetopt.bench.session import open_session
@@ -32,6 +40,10 @@ class Task:
     trackers: tuple[str, ...] = ()
     alone: bool = False
 
+    def __reduce__(self) -> tuple[Callable[..., "Task"], tuple[object, ...]]:
+        """Its method may be of a class that a plugin defines: whoever unpacks it reads the plugins first."""
+        return _unpacked, (self.plugins, pickle.dumps(vars(self)))
+
     @property
     def batches(self) -> Hashable:
         """What tasks have in common that gain by being done in turns; None if this one would not.
@@ -40,13 +52,19 @@ class Task:
         to use; see :mod:`targetopt.linear.compiled.pieces`.
         """
         config = self.config
-        lone = self.alone or self.time_limit is not None  # a limit is on the clock of one run
+        # a limit is on the clock of one run, and many a tracker follows one run of a process
+        lone = self.alone or self.time_limit is not None or set(self.trackers) - {"tensorboard"}
         if lone or (config.engine, config.method.name) != ("compiled", "sso"):
             return None
         if config.batch_size == "full":
             return None
         data = json.dumps(dict(config.problem), sort_keys=True)
         return (self.directory, data, config.batch_size, config.seed)
+
+
+def _unpacked(plugins: tuple[str, ...], fields: bytes) -> Task:
+    load_plugins(plugins)
+    return Task(**pickle.loads(fields))
 
 
 @dataclass(frozen=True)
@@ -110,7 +128,7 @@ def record_death(task: Task, reason: str) -> Event:
     store = Store(task.directory)
     elapsed = store.claims.age(task.run)
     status = "failed"
-    if task.time_limit is not None and elapsed >= task.time_limit:
+    if task.time_limit is not None and elapsed >= task.time_limit + OVERTIME:
         status = "timeout"
         reason = f"it did not stop by itself at the time limit of {task.time_limit:g} s: killed"
     try:

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from targetopt.bench.commands import (
+    DryRun,
     ExecutorName,
     Jobs,
     announce,
@@ -18,15 +19,15 @@ from targetopt.bench.commands import (
     clear_errors,
     conclude,
     console,
+    foresee,
     stopped,
     terminated_like_interrupted,
 )
-from targetopt.bench.progress import display_for, spoken
+from targetopt.bench.progress import display_for
 from targetopt.paper import figures, oil_claims
 from targetopt.paper.claims import CLAIMS
-from targetopt.paper.economy import economy
 from targetopt.paper.publish import publish
-from targetopt.paper.reproduce import Reproduction
+from targetopt.paper.reproduce import Reproduction, assign
 from targetopt.paper.reproduce import reproduce as reproduce_figures
 from targetopt.theory.figures import FIGURES as THEORY
 from targetopt.theory.figures import Scale as ScaleName
@@ -62,10 +63,7 @@ def reproduce(
     executor: Annotated[
         ExecutorName, typer.Option(help="This machine, or a Ray cluster (RAY_ADDRESS).")
     ] = ExecutorName.local,
-    dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Say how many runs there are and what they will take."),
-    ] = False,
+    dry_run: DryRun = False,
     published: Annotated[
         Path | None,
         typer.Option(
@@ -95,7 +93,13 @@ def reproduce(
             figures.check(name)
         directory = out or Path("runs") / scale
         if dry_run:
-            _forecast(wanted, directory, scale)
+            assignments = assign(wanted, directory, scale)
+            for assignment in assignments.values():
+                assignment.store.home = directory
+            foresee(assignments)
+            announce(
+                "A run that several figures show is counted, and timed, for the first of them."
+            )
             return
         found = reproduce_figures(
             wanted,
@@ -128,20 +132,6 @@ def _finished(found: Sequence[Reproduction]) -> str:
         if done.summary is not None
     ]
     return f"Runs ({'; '.join(parts)})"
-
-
-def _forecast(wanted: Sequence[str], directory: Path, scale: str) -> None:
-    announce("Counting the runs, and making a few steps of each kind …")
-    table = Table("figure", "runs", "of its own", "done", "core time", box=None)
-    for name, cost in economy(wanted, directory, scale).items():
-        shown = (cost.runs, cost.own, cost.done)
-        table.add_row(name, *map(str, shown), spoken(cost.seconds))
-    console.print(table)
-    announce(
-        "A run that several figures show is counted, and timed, for the first of them. Core time is of what is "
-        "not done yet, on one core that has nothing else to do, each run by itself; those that share their batches "
-        "take less."
-    )
 
 
 def _show(done: Reproduction) -> None:

@@ -169,16 +169,16 @@ class Evidence:
     def _runs(self, figure: str) -> list[Run]:
         if figure not in self._figures:
             store = Store(self.directory / figure)
-            planned = len(store.plan())
+            planned = {entry["id"] for entry in store.plan()}
             if not planned:
                 raise NotJudged(f"it needs the results of {figure} in the same directory")
-            runs = store.shown()
-            trials = sum(bool(entry.get("trial")) for entry in store.plan())
-            ended = sum(r.manifest["status"] in ("done", "diverged") for r in runs)
-            if ended < planned - trials:
-                lost = planned - trials - ended
-                raise NotJudged(f"{lost} of the {planned} runs of {figure} have not ended well")
-            self._figures[figure] = runs
+            # Trials, too: where one is missing, what it was to decide is not in the plan at all.
+            manifests = map(store.manifest, planned)
+            ended = sum(m is not None and m["status"] in ("done", "diverged") for m in manifests)
+            if ended < len(planned):
+                lost = f"{len(planned) - ended} of the {len(planned)} runs"
+                raise NotJudged(f"{lost} of {figure} have not ended well")
+            self._figures[figure] = store.shown()
         return self._figures[figure]
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from targetopt.bench import multiples
 from targetopt.bench.config import MAIN
-from targetopt.bench.lines import Line, Panel, Results, band, better, gather
+from targetopt.bench.lines import Array, Panel, Results, band, better, gather
 from targetopt.bench.multiples import Cell
 from targetopt.bench.plots import Picture, legend, slug
 from targetopt.paper.oil_references import References
@@ -41,7 +41,9 @@ def draw(
     folder = directory / "figures"
     folder.mkdir(exist_ok=True)
     if figure == "fig3-runtime":
-        return [_runtimes(results, folder, title) for title in results.figures]
+        return [
+            picture for title in results.figures for picture in _runtimes(results, folder, title)
+        ]
     references = References(directory)
     references.complete(tell)
     return [
@@ -137,10 +139,14 @@ def _paint(ax: Any, cell: Cell, metric: str, results: Results, references: Refer
         multiples.limit(ax, min(ends), max(ends), 5 * max(starts) if log else None, log)
 
 
-def _runtimes(results: Results, folder: Path, title: str) -> Picture:
-    """Bars: CPU time of a step over that of an SGD step; rows gatherers, columns states per step."""
+def _runtimes(results: Results, folder: Path, title: str) -> list[Picture]:
+    """Bars: CPU time of a step over that of an SGD step; rows gatherers, columns states per step.
+
+    No picture where no run of SGD has ended well.
+    """
     members = results.figures[title]
     gatherers = list(dict.fromkeys(_problem(panel)["gatherer"] for panel in results.panels))
+    rows = [TITLES[gatherer] for gatherer in gatherers]
     cells = [
         Cell(
             gatherers.index(_problem(panel)["gatherer"]),
@@ -150,14 +156,16 @@ def _runtimes(results: Results, folder: Path, title: str) -> Picture:
         )
         for panel in results.panels
     ]
+    ratios = {id(cell): _beside_sgd(results, cell) for cell in cells}
+    cells = [cell for cell in cells if ratios[id(cell)]]  # the others lack SGD to compare with
+    if not cells:
+        return []
 
     def paint(ax: Any, cell: Cell) -> tuple[str, str]:
-        times = {line.method: _times(line) for line in cell.lines if line.runs}
-        [sgd] = [t for i, t in times.items() if results.methods[i].options["name"] == "sgd"]
-        highest = max(float((seconds / sgd).max()) for seconds in times.values())
+        found = ratios[id(cell)]
+        highest = max(float(ratio.max()) for ratio in found.values())
         ax.set_yscale("log")
-        for place, (method, seconds) in enumerate(times.items()):
-            ratio = seconds / sgd
+        for place, (method, ratio) in enumerate(found.items()):
             value = float(np.median(ratio))
             ax.bar(place, value, color=results.methods[method].style.light, width=0.8)
             ax.vlines(place, ratio.min(), ratio.max(), color="#888888", linewidth=0.8)
@@ -168,14 +176,23 @@ def _runtimes(results: Results, folder: Path, title: str) -> Picture:
         return "", "step time / SGD's"
 
     columns = [f"{batch.removeprefix('batch ')} states per step" for batch in results.batches]
-    rows = [TITLES[gatherer] for gatherer in gatherers]
     name = "oil-runtime" + ("" if title == MAIN else f"-{slug(title)}")
     entries, note = legend(results, cells)
     multiples.save(folder / name, cells, rows, columns, entries, paint, note)
     heading = "" if title == MAIN else f"{title}: "
-    return Picture(name, f"{heading}CPU time of a step over that of an SGD step")
+    return [Picture(name, f"{heading}CPU time of a step over that of an SGD step")]
 
 
-def _times(line: Line) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """The step time of each seed."""
-    return np.array([step_time(run) for run in line.runs])
+def _beside_sgd(results: Results, cell: Cell) -> dict[int, Array]:
+    """Each method's step time over SGD's, for the seeds that both have."""
+    times = {
+        line.method: {run.manifest["seed"]: step_time(run) for run in line.runs}
+        for line in cell.lines
+    }
+    named = (t for i, t in times.items() if results.methods[i].options["name"] == "sgd")
+    sgd = next(named, {})
+    ratios = {
+        method: np.array([seconds / sgd[seed] for seed, seconds in seeds.items() if seed in sgd])
+        for method, seeds in times.items()
+    }
+    return {method: ratio for method, ratio in ratios.items() if ratio.size}

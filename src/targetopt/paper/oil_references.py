@@ -38,7 +38,7 @@ class References:
     def complete(self, tell: Callable[[str], None] = lambda text: None) -> None:
         """Compute what is missing, and say so: it takes minutes. A number is kept as soon as it is known."""
         for run in self._runs:
-            if _key(run, "loss") in self._entries:
+            if all(_key(run, metric) in self._entries for metric in ("loss", "held_out_loss")):
                 continue
             problem = load_problem(run.manifest["config"]["problem"])
             assert isinstance(problem, ImitationProblem)
@@ -46,15 +46,14 @@ class References:
                 if _key(run, metric) not in self._entries:
                     tell(f"Finding the best loss that can be reached: {_key(run, metric)} …")
                     best = best_reachable(problem, driver, _states(run), passes=PASSES)
-                    self._entries[_key(run, metric)] = {
-                        "value": best.value,
-                        "how": best.certificate,
-                    }
+                    self._keep(run, metric, best.value, best.certificate)
             if problem.evaluate_every:
                 how = f"the expert's mean action, {problem.episodes} episodes"
-                value = problem.measurement.expert.mean
-                self._entries[_key(run, "return")] = {"value": value, "how": how}
-            write_whole(self._path, json.dumps(self._entries, indent=1).encode())
+                self._keep(run, "return", problem.measurement.expert.mean, how)
+
+    def _keep(self, run: Run, metric: str, value: float, how: str) -> None:
+        self._entries[_key(run, metric)] = {"value": value, "how": how}
+        write_whole(self._path, json.dumps(self._entries, indent=1).encode())
 
 
 def _states(run: Run) -> int:
@@ -68,4 +67,6 @@ def _key(run: Run, metric: str) -> str:
     if metric != "return":
         driver = "cloning" if metric == "held_out_loss" else problem["behaviour"]
         parts[2:] = [problem["policy"], driver, f"{_states(run)} states"]
+        usual = {"std": 1.0, "noise": None}
+        parts += [f"{key} {problem[key]:g}" for key in usual if problem[key] != usual[key]]
     return ", ".join(parts)

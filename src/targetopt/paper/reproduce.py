@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from targetopt.bench import Store, report, verdicts
-from targetopt.bench.campaign import Assignment
+from targetopt.bench.campaign import Assignment, Summary
 from targetopt.bench.files import write_whole
-from targetopt.bench.runner import Display, Summary, run_all
+from targetopt.bench.runner import Display, run_all
 from targetopt.bench.verdicts import Verdict
 from targetopt.paper import claims, figures, oil_claims, oil_pictures, page
 from targetopt.theory.figures import FIGURES as THEORY
