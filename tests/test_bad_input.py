@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import targetopt as to
 from core_parts import fingerprint, identical
@@ -35,8 +36,30 @@ from spoiled_steps import (
     with_rule,
     with_unknown_smoothness,
 )
+from targetopt.inner import Objective
 
 TEACHER = nn.Linear(1, 1).double()
+
+
+class Claims:
+    """An oracle that says odd things beside its losses and gradients."""
+
+    def __init__(self, smoothness: Any, **more: Any) -> None:
+        self.more = {"smoothness": smoothness, **more}
+
+    def query(self, z: Tensor) -> to.TargetPoint:
+        return to.TargetPoint(z, z.square() / 2, z, **self.more)
+
+
+@dataclass(frozen=True)
+class Needy(to.GradientStep):
+    needs: ClassVar[frozenset[str]] = frozenset({"third_derivative"})
+
+
+class Lost(to.Armijo):
+    def minimise(self, objective: Objective, state: dict[str, Any]) -> to.InnerResult:
+        return to.InnerResult(1, float("inf"), "max-steps")
+
 
 CASES: dict[str, tuple[Callable[[Run], Any], type[BaseException], str]] = {
     # the oracle
@@ -105,10 +128,41 @@ CASES: dict[str, tuple[Callable[[Run], Any], type[BaseException], str]] = {
         to.BadAnswer,
         "must return a TargetPoint; got tuple.*GradientOracle",
     ),
-    "oracle is a loss": (
-        step(oracle=lambda run: to.losses.Squared(run.y)),
+    "oracle is a number": (
+        step(oracle=lambda run: 3),
         to.BadArgument,
-        "oracle=.*Squared.*must have query.*LossOracle",
+        "oracle=3 must have query.*to.losses.Logistic",
+    ),
+    "oracle is a class of losses": (
+        step(oracle=lambda run: to.losses.Squared),
+        to.BadArgument,
+        r"oracle=.*Squared.*is a class without labels.*Squared\(y\)",
+    ),
+    "smoothness negative": (
+        step(oracle=lambda run: Claims(-1.0)),
+        to.BadAnswer,
+        "smoothness=-1.0 must be positive and finite.*None",
+    ),
+    "smoothness nought": (step(oracle=lambda run: Claims(0)), to.BadAnswer, "smoothness=0 must be"),
+    "smoothness nan": (
+        step(oracle=lambda run: Claims(float("nan"))),
+        to.BadAnswer,
+        "smoothness=nan must be",
+    ),
+    "smoothness a word": (
+        step(oracle=lambda run: Claims("large")),
+        to.BadAnswer,
+        "smoothness='large' must be",
+    ),
+    "value no function": (
+        step(oracle=lambda run: Claims(None, value=3.0)),
+        to.BadAnswer,
+        "value=3.0 must be a function",
+    ),
+    "curvature no function": (
+        step(oracle=lambda run: Claims(None, curvature=torch.ones(10))),
+        to.BadAnswer,
+        "curvature=.*must be a function",
     ),
     "labels of another batch": (
         step(oracle=lambda run: to.LossOracle(to.losses.Squared(run.y[:9]))),
@@ -197,6 +251,11 @@ CASES: dict[str, tuple[Callable[[Run], Any], type[BaseException], str]] = {
         to.BadArgument,
         "negative row, -1; rows count from 0",
     ),
+    "all data no function": (
+        step(regularise_on=torch.ones(5)),
+        to.BadArgument,
+        "regularise_on=Tensor must be a function without arguments",
+    ),
     "all data of another shape": (
         step(regularise_on=lambda: TEACHER(torch.ones(5, 1, dtype=torch.float64))),
         to.BadForward,
@@ -278,6 +337,16 @@ CASES: dict[str, tuple[Callable[[Run], Any], type[BaseException], str]] = {
         to.MissingCapability,
         "regularise_on= needs.*Use GradientStep",
     ),
+    "a rule with a need of its own": (
+        lambda run: with_rule(run, Needy(), run.oracle),
+        to.MissingCapability,
+        "Needy needs the oracle's third_derivative. This oracle offers none",
+    ),
+    "Armijo blows up": (
+        with_part(inner=Lost()),
+        to.Diverged,
+        r"Lost left the finite numbers.*put back\. Lower lr, or use LBFGS\.$",
+    ),
     "inner solver blows up": (
         with_part(inner=to.GradientDescent(step_size=1e200, max_steps=4)),
         to.Diverged,
@@ -342,6 +411,59 @@ def test_an_error_says_what_to_do_and_changes_nothing(case: str, parts: str) -> 
     assert identical(fingerprint(run.model, run.opt), before)
     reports = run.good_steps(1)
     assert Run(*PARTS[parts]).good_steps(1) == reports
+
+
+def told(run: Run, query: to.Query, **changes: Any) -> to.StepReport:
+    z = query.targets
+    given = {"losses": (z - run.y).square() / 2, "gradients": z - run.y, **changes}
+    return run.opt.tell(query, run.forward, **given)
+
+
+TOLD: dict[str, tuple[dict[str, Any], type[BaseException], str]] = {
+    "no losses": ({"losses": None}, to.BadAnswer, "losses must be a tensor.*got NoneType"),
+    "ragged losses": ({"losses": [[1.0], [2.0, 3.0]]}, to.BadAnswer, "losses must be.*got list"),
+    "no gradients": ({"gradients": None}, to.BadAnswer, "gradients must be.*got NoneType"),
+    "curvature a word": ({"curvature": "one"}, to.BadAnswer, "curvature must be.*got str"),
+    "value no function": ({"value": 1.0}, to.BadAnswer, "value=1.0 must be a function"),
+    "smoothness negative": ({"smoothness": -1}, to.BadAnswer, "smoothness=-1 must be positive"),
+    "smoothness nought": ({"smoothness": 0.0}, to.BadAnswer, "smoothness=0.0 must be positive"),
+    "smoothness nan": ({"smoothness": float("nan")}, to.BadAnswer, "smoothness=nan must be"),
+    "all data in tell alone": (
+        {"regularise_on": lambda: torch.ones(3, dtype=torch.float64)},
+        to.BadArgument,
+        "regularise_on= was not given to ask",
+    ),
+    "all data no function": (
+        {"regularise_on": 3},
+        to.BadArgument,
+        "regularise_on=int must be a function",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", TOLD)
+def test_a_bad_answer_to_tell_changes_nothing(case: str) -> None:
+    changes, error, words = TOLD[case]
+    run = Run(to.GradientStep(), to.Armijo(max_steps=3))
+    query = run.opt.ask(run.forward)
+    before = fingerprint(run.model, run.opt)
+    with pytest.raises(error) as caught:
+        told(run, query, **changes)
+    assert re.search(words, str(caught.value), re.DOTALL), str(caught.value)
+    assert identical(fingerprint(run.model, run.opt), before)
+    assert told(run, query).step == 3
+
+
+def test_all_data_forgotten_in_tell_are_missed() -> None:
+    run = Run(to.GradientStep(), to.Armijo(max_steps=3))
+    query = run.opt.ask(run.forward, regularise_on=run.forward)
+    before = fingerprint(run.model, run.opt)
+    with pytest.raises(to.BadArgument, match=r"regularise_on= was given to ask.*tell too"):
+        told(run, query)
+    with pytest.raises(to.BadArgument, match=r"query=Tensor must be what opt\.ask returned"):
+        run.opt.tell(query.targets, run.forward, query.targets, query.targets)
+    assert identical(fingerprint(run.model, run.opt), before)
+    assert told(run, query, regularise_on=run.forward).step == 3
 
 
 @pytest.mark.parametrize("rule", [to.AdaGrad(), to.FTRL()])

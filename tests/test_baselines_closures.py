@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import copy
 import math
+import pickle
 
 import pytest
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from targetopt.baselines import SLS, SVRG
+from targetopt.baselines import SLS, SVRG, AdaGradNorm
+from targetopt.schedules import inverse_sqrt
 from targetopt.types import BadAnswer, BadArgument, Diverged
 
 
@@ -197,6 +199,39 @@ def test_a_closure_that_calls_backward_is_explained(make):
     opt = make([w], lambda: w.sum())
     with pytest.raises(BadAnswer, match=r"without calling backward\(\)"):
         opt.step(closure)
+
+
+RIVALS = {
+    "SLS": lambda params: SLS(params, 100.0, reset="keep", schedule=inverse_sqrt()),
+    "SVRG": lambda params: SVRG(params, 0.1, weight_decay=0.01),
+    "AdaGradNorm": lambda params: AdaGradNorm(params, 0.5, initial=0.1),
+}
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda o: pickle.loads(pickle.dumps(o))])
+@pytest.mark.parametrize("name", RIVALS)
+def test_a_copy_of_an_optimiser_goes_on_as_it_does(name, copied):
+    torch.manual_seed(0)
+    net = nn.Linear(4, 3).double()
+    x, y = torch.randn(16, 4, dtype=torch.float64), torch.randint(3, (16,))
+    opt = RIVALS[name](net.parameters())
+
+    def step(net, opt):
+        if name == "AdaGradNorm":
+            opt.zero_grad()
+            cross_entropy(net(x), y).backward()
+            opt.step()
+        else:
+            opt.step(lambda: cross_entropy(net(x), y))
+
+    if name == "SVRG":
+        opt.snapshot(lambda: cross_entropy(net(x), y))
+    step(net, opt)
+    twins = copied((net, opt))
+    for _ in range(2):
+        step(net, opt)
+        step(*twins)
+    assert_same(everything(*twins), everything(net, opt))
 
 
 @pytest.mark.parametrize("build", [SLS, lambda params: SVRG(params, 0.1)])

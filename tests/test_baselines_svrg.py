@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import math
 
@@ -288,6 +289,35 @@ def test_a_snapshot_that_fails_keeps_the_old_one():
     for name, value in kept.items():
         assert torch.equal(opt.state[w][name], value), name
     assert (opt.gradient_calls, opt.full_passes, opt.steps_since_snapshot) == (3, 1, 1)
+
+
+@pytest.mark.parametrize("failure", ["raises", "is poisoned", "has no gradient"])
+def test_a_pass_that_fails_half_way_leaves_no_trace(failure):
+    """Statistics and generator of the batches before are put back, those of the failing one too."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 1))
+    x = torch.randn(12, 3)
+    opt = SVRG(net.parameters(), lr=0.1)
+
+    def losses(rows):
+        return net(x[rows])[:, 0].square()
+
+    def failing(rows):
+        found = losses(rows)
+        if rows[0] < 6:
+            return found
+        if failure == "raises":
+            raise OSError("disk gone")
+        return found * math.nan if failure == "is poisoned" else (found * 0.0).sqrt()
+
+    before = copy.deepcopy((net.state_dict(), opt.state_dict(), torch.get_rng_state()))
+    with pytest.raises(OSError if failure == "raises" else Diverged):
+        opt.snapshot_over(failing, torch.arange(12).split(3))
+    after = (net.state_dict(), opt.state_dict(), torch.get_rng_state())
+    torch.testing.assert_close(after, before, rtol=0, atol=0)
+    opt.snapshot_over(losses, torch.arange(12).split(3))
+    assert int(net[1].num_batches_tracked) == 4
+    assert (opt.full_passes, opt.gradient_calls) == (1, 4)
 
 
 @pytest.mark.parametrize("options", [{"lr": -1.0}, {"lr": 1.0, "weight_decay": math.nan}])

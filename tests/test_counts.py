@@ -155,6 +155,25 @@ def test_a_step_without_a_move_costs_one_forward() -> None:
     assert counts(report) == dict(seen) == {"oracle": 1, "value": 0, "forward": 1, "backward": 0}
 
 
+@pytest.mark.parametrize("fresh", [False, True], ids=["same", "another"])
+def test_tell_counts_the_forward_it_checks(fresh: bool) -> None:
+    p = problem("gradient", "armijo")
+    opt = optimiser(p.model, "gradient", "armijo")
+    rows, seen = p.index(0), Counter[str]()
+    forward = watched_forward(lambda: p.forward(rows), seen)
+    query = opt.ask(forward)
+    point = p.oracle(rows).query(query.targets)
+    asked = seen["forward"]
+    if fresh:
+        forward = watched_forward(lambda: p.forward(rows), seen)
+    with pytest.raises(to.BadAnswer):  # what a refused tell has spent is counted nowhere
+        opt.tell(query, forward, point.losses * torch.nan, point.gradients)
+    refused = seen["forward"] - asked
+    report = opt.tell(query, forward, point.losses, point.gradients)
+    assert report.forward_calls == seen["forward"] - refused
+    assert report.backward_calls == seen["backward"]
+
+
 @pytest.mark.parametrize("split", [False, True], ids=["step", "ask-tell"])
 def test_the_analysis_surrogate_counts_both_of_its_forwards(split: bool) -> None:
     p = problem("gradient", "armijo")

@@ -285,8 +285,19 @@ def test_other_shapes_are_not_broadcast(make) -> None:
         (lambda: CrossEntropy(torch.tensor([0, -1])), r"count classes from 0.*smallest -1"),
         (lambda: CrossEntropy(torch.zeros(2, 3, dtype=torch.long)), r"must have shape \(n,\)"),
         (lambda: CrossEntropy(torch.tensor([0.0, 1.0])), "must be probabilities.*pass integers"),
-        (lambda: CrossEntropy(torch.ones(2, 3)), "non-negative with sum 1"),
-        (lambda: CrossEntropy(torch.tensor([[1.5, -0.5]])), "non-negative with sum 1"),
+        (lambda: CrossEntropy(torch.ones(2, 3)), "non-negative with sum 1; row 0 has the sum 3 "),
+        (
+            lambda: CrossEntropy(torch.tensor([[0.5, 0.5], [0.4, 0.4], [0.9, 0.2]])),
+            "sum 1; row 1 has the sum 0.8 and the smallest entry 0.4",
+        ),
+        (
+            lambda: CrossEntropy(torch.tensor([[0.5, 0.5], [1.5, -0.5]])),
+            "non-negative with sum 1; row 1 has the sum 1 and the smallest entry -0.5",
+        ),
+        (
+            lambda: CrossEntropy(torch.tensor([[0.5, 0.55]], dtype=torch.float16)),
+            "row 0 has the sum 1.0",
+        ),
         (lambda: GaussianKL(torch.zeros(2, 2), -1.0), "positive definite; smallest eigenvalue -1"),
         (lambda: GaussianKL(torch.zeros(2, 2), math.nan), "covariance must be"),
         (lambda: GaussianKL(torch.zeros(2, 2), math.inf), "covariance must be"),
@@ -300,6 +311,28 @@ def test_other_shapes_are_not_broadcast(make) -> None:
 def test_labels_are_checked(make, words: str) -> None:
     with pytest.raises(to.BadArgument, match=words):
         make()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, F64])
+@pytest.mark.parametrize("k", [3, 1000])
+def test_a_teachers_rounded_probabilities_are_probabilities(dtype: torch.dtype, k: int) -> None:
+    """They are made to sum to 1, so that the value is the one whose gradient is given."""
+    g = torch.Generator().manual_seed(k)
+    teacher = (3 * torch.randn(20, k, generator=g)).softmax(1).to(dtype)
+    loss = CrossEntropy(teacher)
+    assert loss.labels.dtype == (F64 if dtype == F64 else torch.float32)
+    torch.testing.assert_close(loss.labels.sum(1), torch.ones(20, dtype=loss.labels.dtype))
+    z = torch.randn(20, k, generator=g, dtype=F64, requires_grad=True)
+    (slope,) = torch.autograd.grad(loss.value(z).sum(), z)
+    torch.testing.assert_close(slope, loss.gradient(z.detach()), rtol=1e-6, atol=1e-6)
+
+
+def test_rows_that_sum_to_nearly_one_give_value_and_gradient_of_one_loss() -> None:
+    loss = CrossEntropy(torch.tensor([[0.50005, 0.5]], dtype=F64))
+    z = torch.tensor([[3.0, -2.0]], dtype=F64, requires_grad=True)
+    (slope,) = torch.autograd.grad(loss.value(z).sum(), z)
+    torch.testing.assert_close(slope, loss.gradient(z.detach()), rtol=1e-13, atol=1e-15)
+    assert torch.equal(loss.rows(torch.tensor([0])).labels, loss.labels)
 
 
 def test_a_class_beyond_the_outputs_is_named() -> None:

@@ -92,6 +92,32 @@ def test_an_eta_of_nought_moves_nothing() -> None:
     assert (reports[3].inner_steps, reports[3].surrogate_decrease) == (0, 0.0)
 
 
+@pytest.mark.parametrize("rule", [r for r in RULES if r != "entropy"])
+def test_a_schedule_that_ends_at_nought_moves_nothing(rule: str) -> None:
+    """Whatever lr=None stands for: the rule is not asked what 1/0 is."""
+    model, _, step = regression(
+        lr=None, rule=RULES[rule][0], schedule=lambda t: max(0.0, 1.0 - t / 2)
+    )
+    first, before = step(), copy.deepcopy(model.state_dict())
+    last = step()
+    assert first.eta > 0 == last.eta
+    assert (last.inner_steps, last.stop_reason) == (0, "zero-step")
+    assert identical(dict(model.state_dict()), dict(before))
+
+
+@pytest.mark.parametrize("name", ["StepLR", "LambdaLR", "CosineAnnealingLR"])
+def test_a_scheduler_needs_an_lr_to_drive(name: str) -> None:
+    """Those that begin without arithmetic are refused at the first step."""
+    _, opt, step = regression(lr=None)
+    if name == "LambdaLR":
+        with pytest.raises(TypeError, match="NoneType"):  # torch's own, before SSO hears of it
+            SCHEDULERS[name](opt)
+        return
+    SCHEDULERS[name](opt)
+    with pytest.raises(to.BadArgument, match=r"scheduler.*lr=None.*Give lr=, or use schedule="):
+        step()
+
+
 def test_a_scheduler_is_content_with_ask_and_tell() -> None:
     """torch warns (an error here) if a scheduler steps before the optimiser."""
     model, opt, _ = regression()
@@ -217,6 +243,121 @@ def test_a_parameter_may_be_frozen_and_freed_between_steps() -> None:
         before = model[0].weight.detach().clone()
         opt.step(lambda: model(X)[:, 0], ORACLE)
         assert torch.equal(before, model[0].weight) == frozen
+
+
+def gradually_unfrozen() -> tuple[nn.Sequential, to.SSO, Callable[[int], to.StepReport]]:
+    """Layers of equal shapes: moments that go to the wrong one would not be noticed by torch."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4)).double()
+    adam = to.Torch(partial(torch.optim.Adam, lr=0.05), max_steps=3)
+    opt = to.SSO(model.parameters(), lr=0.5, inner=adam)
+
+    def step(trained: int) -> to.StepReport:
+        for i, layer in enumerate((model[0], model[2])):
+            layer.requires_grad_(trained in (i, 2))
+        return opt.step(lambda: model(X), lambda z: (z - 1).square().sum(dim=1) / 2)
+
+    return model, opt, step
+
+
+@pytest.mark.parametrize("order", [(1, 2), (1, 0), (2, 1), (0, 2, 2, 1)], ids=str)
+def test_the_inner_state_begins_anew_when_other_parameters_are_trained(order) -> None:
+    model, opt, step = gradually_unfrozen()
+    twin, _, _ = gradually_unfrozen()
+    last = None
+    for trained in order:
+        if trained != last:  # a new optimiser is what one would take
+            fresh = to.SSO(twin.parameters(), lr=0.5, inner=opt.inner)
+        step(trained)
+        for i, layer in enumerate((twin[0], twin[2])):
+            layer.requires_grad_(trained in (i, 2))
+        fresh.step(lambda: twin(X), lambda z: (z - 1).square().sum(dim=1) / 2)
+        last = trained
+        assert identical(list(model.parameters()), list(twin.parameters()))
+
+
+def test_which_parameters_were_trained_is_saved() -> None:
+    model, opt, step = gradually_unfrozen()
+    step(1)
+    weights, state = copy.deepcopy((model.state_dict(), opt.state_dict()))
+    assert state["sso"]["trained"] == [2, 3]
+    step(1)
+    step(2)
+    twin, resumed, resumed_step = gradually_unfrozen()
+    twin.load_state_dict(weights)
+    resumed.load_state_dict(state)
+    resumed_step(1)
+    resumed_step(2)
+    assert identical(fingerprint(twin, resumed), fingerprint(model, opt))
+
+
+HALVES = [torch.float16, torch.bfloat16]
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1.0, 300.0])
+@pytest.mark.parametrize("solver", ["armijo", "lbfgs", "gauss-newton"])
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_half_precision_parameters_are_fitted(
+    dtype: torch.dtype, solver: str, scale: float
+) -> None:
+    """Squared norms under- or overflow in float16: no solver may take that for a minimum."""
+    inner = {
+        "armijo": to.Armijo(max_steps=20),
+        "lbfgs": to.LBFGS(max_steps=20),
+        "gauss-newton": to.GaussNewton(max_steps=5),
+    }[solver]
+    x = X.to(dtype)
+    y = scale * (X @ torch.tensor([1.0, -2.0, 0.5, 3.0], dtype=F64))
+    w = torch.zeros(4, dtype=dtype, requires_grad=True)
+    opt = to.SSO([w], lr=1.0, inner=inner)
+    oracle = to.LossOracle(to.losses.Squared(y))
+    losses = [opt.step(lambda: x @ w, oracle).loss for _ in range(6)]
+    assert losses[-1] < 1e-4 * losses[0]
+    assert w.dtype == dtype
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_exact_refuses_half_precision_parameters(dtype: torch.dtype) -> None:
+    w = torch.zeros(4, dtype=dtype, requires_grad=True)
+    opt = to.SSO([w], lr=1.0, inner=to.Exact())
+    with pytest.raises(to.BadForward, match=r"Exact needs.*float32.*autocast inside forward"):
+        opt.step(lambda: X.to(dtype) @ w, ORACLE)
+    assert (w == 0).all()
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+@pytest.mark.parametrize("solver", [s for s in SOLVERS if s != "torch-lbfgs"])
+def test_sparse_gradients_are_as_good_as_dense_ones(solver: str, weight_decay: float) -> None:
+    outcomes, rows = [], torch.tensor([1, 4, 4])
+    for sparse in (False, True):
+        table = nn.Embedding(6, 2, sparse=sparse, _weight=torch.ones(6, 2, dtype=F64))
+        opt = to.SSO(table.parameters(), lr=0.5, inner=SOLVERS[solver], weight_decay=weight_decay)
+
+        def step(table: nn.Embedding = table, opt: to.SSO = opt) -> None:
+            opt.step(lambda: table(rows), lambda z: (z - 2).square().sum(dim=1))
+
+        if sparse and solver == "gauss-newton":
+            with pytest.raises(to.BadForward, match=r"twice.*sparse gradients.*sparse=False"):
+                step()
+            return
+        if sparse and solver == "torch-adam" and not weight_decay:
+            with pytest.raises(RuntimeError, match="Adam does not support sparse gradients"):
+                step()
+            return
+        step()
+        step()
+        outcomes.append(table.weight.detach())
+    torch.testing.assert_close(*outcomes, rtol=1e-12, atol=1e-12)
+
+
+def test_an_optimiser_for_sparse_gradients_gets_them() -> None:
+    table = nn.Embedding(6, 2, sparse=True)
+    adam = to.Torch(partial(torch.optim.SparseAdam, lr=0.05), max_steps=3)
+    opt = to.SSO(table.parameters(), lr=0.5, inner=adam)
+    untouched = table.weight[0].detach().clone()
+    report = opt.step(lambda: table(torch.tensor([1, 4])), lambda z: (z - 2).square().sum(dim=1))
+    assert report.surrogate_decrease > 0
+    assert torch.equal(table.weight[0], untouched)
 
 
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])

@@ -13,6 +13,7 @@ from multiprocessing.context import ForkServerContext
 
 import pytest
 import torch
+from torch import Tensor
 
 import targetopt as to
 from core_parts import MATRIX, fingerprint, identical, optimiser, problem
@@ -148,7 +149,8 @@ def test_a_query_can_be_told_again_after_a_bad_answer() -> None:
 
 
 def test_ask_and_tell_are_step() -> None:
-    outcomes = []
+    """But for one forward a step: tell makes sure that its forward is that of ask."""
+    outcomes, spent = [], []
     for split in (False, True):
         model, opt, x = spectral_run(0)
         for _ in range(3):
@@ -157,8 +159,23 @@ def test_ask_and_tell_are_step() -> None:
                 opt.tell(query, lambda m=model, x=x: m(x), *answer(query.targets))
             else:
                 opt.step(lambda m=model, x=x: m(x), to.GradientOracle(answer))
-        outcomes.append(fingerprint(model, opt))
+        state = fingerprint(model, opt)
+        spent.append(state["optimiser"]["sso"]["totals"].pop("forward_calls"))
+        outcomes.append(state)
     assert identical(*outcomes)
+    assert spent[1] == spent[0] + 3
+
+
+def test_tells_forward_is_the_one_that_is_used() -> None:
+    """What ask's closure has come to mean in the meantime does not matter."""
+    twin, whole, first = spectral_run(0)
+    whole.step(lambda: twin(first), to.GradientOracle(answer))
+    model, opt, x = spectral_run(0)
+    query = opt.ask(lambda: model(x))
+    x = -x.flip(0)  # the loop has gone on to another batch
+    opt.tell(query, lambda: model(first), *answer(query.targets))
+    assert identical(list(model.parameters()), list(twin.parameters()))
+    assert identical(dict(model.named_buffers()), dict(twin.named_buffers()))
 
 
 def _other_mode(model: SpectralNet) -> None:
@@ -172,8 +189,12 @@ def _other_parameters(model: SpectralNet) -> None:
 
 @pytest.mark.parametrize(
     ("change", "travels"),
-    # in the same process the live graph still is that of ask, whatever the mode is now
-    [(_other_parameters, False), (_other_parameters, True), (_other_mode, True)],
+    [
+        (_other_parameters, False),
+        (_other_parameters, True),
+        (_other_mode, False),
+        (_other_mode, True),
+    ],
 )
 def test_a_query_whose_targets_are_gone_is_refused(change, travels: bool) -> None:
     model, opt, x = spectral_run(0)
@@ -185,6 +206,81 @@ def test_a_query_whose_targets_are_gone_is_refused(change, travels: bool) -> Non
     with pytest.raises(to.BadForward, match="between ask and tell"):
         opt.tell(query, lambda: model(x), *answer(query.targets))
     assert identical(fingerprint(model, opt), before)
+
+
+def other_rows(model: SpectralNet, x: Tensor) -> Callable[[], Tensor]:
+    return lambda: model(x.flip(0))
+
+
+def more_rows(model: SpectralNet, x: Tensor) -> Callable[[], Tensor]:
+    return lambda: torch.cat([model(x), model(x)[:2]])
+
+
+def another_model(model: SpectralNet, x: Tensor) -> Callable[[], Tensor]:
+    other = copy.deepcopy(model)
+    torch.nn.init.zeros_(other.last.weight)
+    return lambda: other(x)
+
+
+@pytest.mark.parametrize("travels", [False, True])
+@pytest.mark.parametrize("wrong", [other_rows, more_rows, another_model])
+def test_a_forward_of_other_targets_is_refused_and_the_right_one_then_taken(
+    wrong: Callable[..., Callable[[], Tensor]], travels: bool
+) -> None:
+    outcomes = []
+    for clumsy in (False, True):
+        model, opt, x = spectral_run(0)
+        query = opt.ask(lambda m=model, x=x: m(x))
+        if travels:
+            query = pickle.loads(pickle.dumps(query))
+        if clumsy:
+            before = fingerprint(model, opt)
+            with pytest.raises(to.BadForward, match=r"between ask and tell.*same forward"):
+                opt.tell(query, wrong(model, x), *answer(query.targets))
+            assert identical(fingerprint(model, opt), before)
+        opt.tell(query, lambda m=model, x=x: m(x), *answer(query.targets))
+        outcomes.append(fingerprint(model, opt))
+    assert identical(*outcomes)
+
+
+def test_a_closure_whose_data_have_changed_is_refused() -> None:
+    w = torch.ones(2, dtype=torch.float64, requires_grad=True)
+    x = torch.eye(2, dtype=torch.float64)
+    opt = to.SSO([w], lr=1.0)
+
+    def forward() -> Tensor:
+        return x @ w
+
+    query = opt.ask(forward)
+    x = 2 * x
+    with pytest.raises(to.BadForward, match="between ask and tell"):
+        opt.tell(query, forward, *answer(query.targets))
+    assert w.tolist() == [1.0, 1.0]
+
+
+def test_other_rows_of_a_linear_forward_are_refused() -> None:
+    w = torch.ones(2, dtype=torch.float64, requires_grad=True)
+    everything = to.Linear(w, torch.tensor([[1.0, 0.0], [0.0, 1.0], [2.0, 0.0], [0.0, 2.0]]))
+    opt = to.SSO([w], lr=1.0, inner=to.Exact())
+    query = opt.ask(everything.rows([0, 1]))
+    with pytest.raises(to.BadForward, match="between ask and tell"):
+        opt.tell(query, everything.rows([2, 3]), *answer(query.targets))
+    assert w.tolist() == [1.0, 1.0]
+
+
+def test_a_forward_that_begins_to_draw_or_to_move_buffers_is_refused() -> None:
+    """At zero the targets agree whatever the mode; what the other mode does is undone all the same."""
+    for layer in (torch.nn.Dropout(0.5), torch.nn.BatchNorm1d(2)):
+        model = torch.nn.Sequential(layer, torch.nn.Linear(2, 1, bias=False)).double().eval()
+        torch.nn.init.zeros_(model[1].weight)
+        x = torch.randn(5, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+        opt = to.SSO(model.parameters(), lr=1.0)
+        query = opt.ask(lambda model=model, x=x: model(x)[:, 0])
+        model.train()
+        before = fingerprint(model, opt)
+        with pytest.raises(to.BadForward, match=r"did not when it was asked.*mode"):
+            opt.tell(query, lambda model=model, x=x: model(x)[:, 0], *answer(query.targets))
+        assert identical(fingerprint(model, opt), before)
 
 
 def test_a_query_is_told_once_and_in_order() -> None:
@@ -222,7 +318,9 @@ def test_the_state_of_another_optimiser_is_refused() -> None:
         opt.load_state_dict(torch.optim.SGD(p.model.parameters(), lr=0.1).state_dict())
 
 
-@pytest.mark.parametrize("lost", ["steps", "totals", "rule", "rule_state", "inner_state"])
+@pytest.mark.parametrize(
+    "lost", ["steps", "totals", "rule", "rule_state", "inner_state", "trained"]
+)
 def test_a_damaged_state_changes_nothing(lost: str) -> None:
     p = problem("adagrad", "torch-adam")
     opt = optimiser(p.model, "adagrad", "torch-adam")

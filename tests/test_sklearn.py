@@ -262,6 +262,10 @@ def test_warm_start_begins_where_the_last_fit_ended():
     assert regressor.coef_.shape == (4,)
     warm.fit(X[:, :2], y)
     assert warm.coef_.shape == (3, 2)
+    warm.fit(X[:, :3], y)  # the same classes, other columns
+    assert warm.coef_.shape == (3, 3)
+    warm.fit_intercept = False  # the same columns, one coefficient fewer
+    assert (warm.fit(X[:, :3], y).intercept_ == 0).all()
 
 
 def test_stopping_early_warns_and_says_what_to_do():

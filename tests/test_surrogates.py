@@ -174,6 +174,80 @@ def test_line_search_holds_however_far_the_step_has_grown(seed, c, doublings):
         assert eta == rule.safe_step(0.25) == 8 * (1 - c)
 
 
+def test_line_search_learns_nothing_from_a_gradient_of_nought():
+    """Any step would do, so none is tried, and the next search begins where this one would have."""
+    asked = []
+
+    def value(z):
+        asked.append(z)
+        return torch.zeros(3, dtype=F64)
+
+    flat = TargetPoint(*torch.zeros(3, 3, dtype=F64), value=value)
+    rule = to.LineSearch()
+    for lr, state, eta in [
+        (None, {}, 1.0),
+        (0.3, {}, 0.3),
+        (None, {"eta": 5.0}, 5.0),
+        (2.0, {"eta": 5.0}, 2.0),
+    ]:
+        proposal = rule.propose(flat, lr, 0.5, state)
+        assert proposal.eta == 0.5 * eta
+        assert proposal.state == state
+        assert float(proposal.surrogate.metric) == pytest.approx(2.0 / eta)
+    assert not asked
+
+
+def test_line_search_takes_no_step_that_was_refused():
+    """Without L there is no safe one: the targets stay, and the next search goes on from there."""
+    w = torch.tensor([1.0], dtype=F64, requires_grad=True)
+    opt = to.SSO([w], rule=to.LineSearch(max_backtracks=3), inner=to.Exact())
+    steep = to.LossOracle(lambda z: 500.0 * z.square())  # accepts η ≤ 1e-3
+    reports = [opt.step(lambda: 1 * w, steep) for _ in range(3)]
+    assert [r.value_calls for r in reports] == [4, 4, 3]
+    assert [r.eta for r in reports[:2]] == [0.0, 0.0]
+    assert [r.stop_reason for r in reports] == ["zero-step", "zero-step", "exact"]
+    assert [r.loss for r in reports] == [500.0] * 3
+    assert reports[2].eta == 2.0**-10
+    assert abs(float(w.detach())) < 0.1
+
+
+def test_line_search_that_is_refused_whatever_it_tries_begins_afresh():
+    """An oracle whose values contradict its gradients: nothing moves, and nothing under- or overflows."""
+    w = torch.tensor([1.0], dtype=F64, requires_grad=True)
+    opt = to.SSO([w], rule=to.LineSearch(), weight_decay=0.1)
+    liar = to.GradientOracle(lambda z: (0 * z, z), value=lambda z: 1 + 0 * z)
+    for _ in range(30):
+        report = opt.step(lambda: 1 * w, liar)
+        assert (report.eta, report.stop_reason, report.inner_steps) == (0.0, "zero-step", 0)
+    assert float(w.detach()) == 1.0
+    honest = to.LossOracle(lambda z: z.square() / 2)
+    assert opt.step(lambda: 1 * w, honest).eta == pytest.approx(1.0, rel=0.5)
+
+
+@pytest.mark.parametrize("rule", [to.AdaGrad(), to.FTRL()])
+def test_rows_that_occur_twice_are_remembered_by_their_mean(rule):
+    z = torch.tensor([[1.0], [2.0], [1.5], [1.0]], dtype=F64)
+    g = torch.tensor([[1.0], [-1.0], [4.0], [7.0]], dtype=F64)
+    index = torch.tensor([3, 0, 3, 3])
+    state: dict[str, Tensor] = {}
+    for _ in range(2):
+        point = TargetPoint(z, torch.zeros(4, dtype=F64), g, index=index)
+        proposal = rule.propose(point, 0.5, 1.0, state)
+        state = proposal.state
+    if isinstance(rule, to.AdaGrad):
+        assert state["sum_squares"][:, 0].tolist() == [2.0, 0.0, 0.0, 2 * (1 + 16 + 49) / 3]
+    else:
+        assert state["gradient_sum"][:, 0].tolist() == [-2.0, 0.0, 0.0, 2 * 4.0]
+        assert state["start"][:, 0].tolist() == [2.0, 0.0, 0.0, 3.5 / 3]
+        assert state["count"].tolist() == [2, 0, 0, 2]
+    # the order in which they stand decides nothing
+    swapped = torch.tensor([2, 1, 3, 0])
+    point = TargetPoint(z[swapped], torch.zeros(4, dtype=F64), g[swapped], index=index[swapped])
+    again = rule.propose(point, 0.5, 1.0, rule.propose(point, 0.5, 1.0, {}).state)
+    for name, table in state.items():
+        torch.testing.assert_close(again.state[name], table, rtol=1e-15, atol=0)
+
+
 @pytest.mark.parametrize("extreme", [1e4, -1e4])
 def test_entropy_is_computed_in_log_space(extreme):
     z = torch.tensor([[0.2, 0.8], [1.0, 0.0]], dtype=F64)

@@ -266,6 +266,13 @@ def test_gradient_noise_is_the_expectation(b):
     assert theory.gradient_noise(problem, b) == pytest.approx(direct)
 
 
+@pytest.mark.parametrize("b", [0, -1, 7])
+def test_gradient_noise_of_no_batch_is_refused(b):
+    problem = random_problem(np.random.default_rng(0), n=6, d=2)
+    with pytest.raises(to.BadArgument, match=rf"batch_size={b} must lie between 1 and n=6"):
+        theory.gradient_noise(problem, b)
+
+
 def test_zeta_is_the_difference_of_minima():
     """excess_g and excess_q against minimising each surrogate as a function of θ."""
     problem = random_problem(np.random.default_rng(11), n=6, d=2)

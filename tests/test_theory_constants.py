@@ -135,6 +135,21 @@ def test_exact_problem_of_a_library_problem():
         theory.ExactProblem.of(problems.get("digits"))
 
 
+@pytest.mark.parametrize(
+    "loss",
+    [
+        to.losses.Squared(torch.zeros(3)),
+        to.losses.Squared(torch.zeros(4, 1)),
+        to.losses.Ridged(to.losses.Logistic(torch.ones(5)), 0.1),
+        to.losses.CrossEntropy(torch.zeros(4, dtype=torch.long)),
+    ],
+    ids=["too few", "two axes", "too many", "classes"],
+)
+def test_labels_must_be_those_of_the_data(loss):
+    with pytest.raises(to.BadArgument, match=r"loss=.*one label per row of X, shape \(4,\)"):
+        theory.ExactProblem(np.ones((4, 2)), loss)
+
+
 def test_problems_outside_exact_theory_are_refused():
     class Network:
         linear = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -136,7 +137,7 @@ def test_answers_of_another_type_are_cast_to_the_targets() -> None:
     assert w.tolist() == pytest.approx([0.0] * 3, abs=1e-15)
 
 
-@pytest.mark.parametrize("way", ["function", "oracle", "object"])
+@pytest.mark.parametrize("way", ["function", "loss", "oracle", "object"])
 def test_what_may_stand_for_an_oracle(way: str) -> None:
     class Bare:
         def query(self, z: Tensor) -> to.TargetPoint:
@@ -144,6 +145,7 @@ def test_what_may_stand_for_an_oracle(way: str) -> None:
 
     oracle = {
         "function": lambda z: z.square() / 2,
+        "loss": to.losses.Squared(torch.zeros(3, dtype=F64)),
         "oracle": to.LossOracle(to.losses.Squared(torch.zeros(3, dtype=F64))),
         "object": Bare(),
     }[way]
@@ -161,7 +163,7 @@ def test_an_oracle_with_parameters_gets_no_gradients() -> None:
 
 
 def test_tell_takes_what_every_rule_needs() -> None:
-    """The same as step with an oracle that offers it."""
+    """The same as step with an oracle that offers it; it evaluates its forward once more."""
     loss = to.losses.Logistic(Y.sign())
     x = torch.randn(3, 2, dtype=F64, generator=torch.Generator().manual_seed(0))
     for rule in (to.GradientStep(), to.LineSearch(), to.Newton(), to.AdaGrad(), to.FTRL()):
@@ -185,7 +187,10 @@ def test_tell_takes_what_every_rule_needs() -> None:
                     )
                 else:
                     report = opt.step(lambda w=w: x @ w, to.LossOracle(loss), index=rows)
-            outcomes.append((w.detach(), report, opt.state_dict()["sso"]))
+            state = opt.state_dict()["sso"]
+            spent = state["totals"].pop("forward_calls") - 3 * split
+            report = replace(report, forward_calls=report.forward_calls - split)
+            outcomes.append((w.detach(), report, state, spent))
         assert identical(*outcomes)
 
 

@@ -16,11 +16,12 @@ from torch import Tensor
 
 from targetopt import linear
 from targetopt.determinism import FrozenForward
-from targetopt.inner import Inner, InnerResult, Objective
+from targetopt.inner import LBFGS, Armijo, Exact, GaussNewton, Inner, InnerResult, Objective
 from targetopt.oracle import CountedValue, checked
 from targetopt.rules import Proposal, Rule
 from targetopt.surrogate import Quadratic, Surrogate
 from targetopt.types import (
+    HALF,
     BadArgument,
     BadForward,
     Diverged,
@@ -101,7 +102,7 @@ class Targets:
                 "Remove detach(), no_grad() or .numpy() from it, and give SSO the parameters it uses."
             )
         # Half precision is for the model; differences of targets need more digits.
-        if z.dtype in (torch.bfloat16, torch.float16):
+        if z.dtype in HALF:
             return z.float()
         # Targets that are a parameter, or a view of one, must not move with it.
         base = z if z._base is None else z._base
@@ -145,6 +146,7 @@ def ask(
         rng=frozen.rng,
         buffers=frozen.buffers,
         forward_calls=1 + check_purity,
+        regularised=targets.regularise_on is not None,
         live=Live(frozen, z, versions),
     )
 
@@ -162,7 +164,13 @@ def tell(
     After an error everything is as it was before ``tell``, and the query can be told again.
     """
     params = targets.params
-    live, z = _joined(query, targets)
+    if query.regularised != (targets.regularise_on is not None):
+        raise BadArgument(
+            "regularise_on= was given to ask: give it to tell too, the same forward of all data"
+            if query.regularised
+            else "regularise_on= was not given to ask: leave it out of tell, or ask again with it"
+        )
+    live, z, joining = _joined(query, targets)
     snapshot = [p.detach().clone() for p in params]
     try:
         # The graph's own targets: the oracle may have worked on its copy in place.
@@ -184,7 +192,7 @@ def tell(
         oracle_calls=1,
         value_calls=counter.calls,
         inner_steps=result.steps,
-        forward_calls=targets.passes * (query.forward_calls + objective.forward_calls),
+        forward_calls=targets.passes * (query.forward_calls + joining + objective.forward_calls),
         backward_calls=targets.passes * objective.backward_calls,
         jvp_calls=targets.passes * objective.jvp_calls,
         step=query.step + 1,
@@ -209,17 +217,18 @@ def _minimised(
     inner_state: State,
 ) -> tuple[Objective, Proposal, InnerResult]:
     """Build the surrogate and decrease it; the parameters are left at the answer."""
-    still = method.lr is not None and method.lr * method.decay == 0.0
-    if still:  # a scheduler has brought η to nought: the minimiser is θ_t itself
-        anchored = Quadratic(
-            answer.targets, answer.gradients, answer.targets.new_tensor(torch.inf), answer.loss
-        )
-        nothing = InnerResult(0, 0.0, "zero-step", inner_state)
-        objective = Objective(frozen, list(targets.params), anchored)
-        return objective, Proposal(anchored, rule_state, 0.0), nothing
+    # a schedule or scheduler has brought η to nought, whatever lr=None stands for
+    still = (1.0 if method.lr is None else method.lr) * method.decay == 0.0
     with torch.no_grad():
-        proposal = method.rule.propose(answer, method.lr, method.decay, rule_state)
+        proposal = (
+            Proposal.nowhere(answer, rule_state)
+            if still
+            else method.rule.propose(answer, method.lr, method.decay, rule_state)
+        )
         surrogate: Surrogate = proposal.surrogate
+        if proposal.eta == 0.0:  # the minimiser is θ_t itself
+            nothing = InnerResult(0, 0.0, "zero-step", inner_state)
+            return Objective(frozen, list(targets.params), surrogate), proposal, nothing
         if targets.regularise_on is not None:
             if not isinstance(surrogate, Quadratic):
                 raise MissingCapability(
@@ -241,26 +250,44 @@ def _minimised(
     if not (measured and all_finite(*targets.params)):
         raise Diverged(
             f"{type(method.inner).__name__} left the finite numbers after {result.steps} inner steps; the "
-            "parameters were put back. Lower its step size (or lr), or use Armijo or LBFGS."
+            f"parameters were put back. {_remedy(method.inner)}"
         )
     return objective, proposal, result
 
 
-def _joined(query: Query, targets: Targets) -> tuple[Live, Tensor]:
-    """The query's graph: the live one, or made again in another process or after a failed tell."""
+def _remedy(failed: Inner) -> str:
+    """What to try where this solver has diverged: not the same again."""
+    finds_its_own = isinstance(failed, Armijo | LBFGS | GaussNewton | Exact)
+    lower = "lr" if finds_its_own else "its step size (or lr)"
+    others = [s.__name__ for s in (Armijo, LBFGS) if not isinstance(failed, s)]
+    return f"Lower {lower}, or use {' or '.join(others)}."
+
+
+def _joined(query: Query, targets: Targets) -> tuple[Live, Tensor, int]:
+    """The query's graph, and the forwards it took to make it again.
+
+    Within a step the live one serves. In `tell` the forward is evaluated anew, in whatever process:
+    a closure may mean something else by then, and it is the one the inner loop will call.
+    """
     versions = [p._version for p in targets.params]
     live: Live | None = query.live
-    if live is not None and live.z is not None and live.versions == versions:
-        return live, live.z
+    if (
+        live is not None
+        and live.z is not None
+        and live.frozen.forward is targets
+        and live.versions == versions
+    ):
+        return live, live.z, 0
     with torch.enable_grad():
         if live is None:
             live = Live(FrozenForward(targets, [str(p.device) for p in targets.params]), None, [])
             z = live.frozen.rejoin(query.rng, query.buffers)
-            query.forward_calls += 2 if query.buffers else 1
+            calls = 2 if query.buffers else 1
         else:
-            z = live.frozen()
-            query.forward_calls += 1
-    now = z.detach()[: query.targets.shape[0]]
+            live.z = None  # its memory first
+            z = live.frozen.retake(targets)
+            calls = 1
+    now = z.detach()[: targets.batch]
     tolerance = 10 * torch.finfo(now.dtype).eps ** 0.5
     if now.shape != query.targets.shape or not torch.allclose(
         now, query.targets.to(now), rtol=tolerance, atol=tolerance
@@ -272,7 +299,7 @@ def _joined(query: Query, targets: Targets) -> tuple[Live, Tensor]:
         )
     live.z, live.versions = z, versions
     query.live = live
-    return live, z
+    return live, z, calls
 
 
 @torch.no_grad()

@@ -139,8 +139,8 @@ class FrozenForward:
     """The user's forward during one outer step.
 
     Call `first` once (in another process than the one that asked, `rejoin`), then the object itself
-    for every further evaluation; end with nothing (the first forward's effects stay) or with
-    `abandon` (as if there had been no call).
+    for every further evaluation (`retake` for the first one of another closure); end with nothing
+    (the first forward's effects stay) or with `abandon` (as if there had been no call).
     """
 
     def __init__(self, forward: Forward, devices: Sequence[str]) -> None:
@@ -198,6 +198,34 @@ class FrozenForward:
             b.before = before
             b.keep()
         return self()
+
+    def retake(self, forward: Forward) -> Tensor:
+        """The first forward repeated by another closure, which takes its place; no effect is kept.
+
+        Only what the first forward drew and moved is known to be replayed. A closure that draws or
+        moves more (of another model, or in another mode) is undone and refused.
+        """
+        self.forward = forward
+        known = {id(module) for b in self._buffers for module, _ in b.places}
+        outer = _get_rng(self._devices)
+        with _buffers_seen() as buffers:
+            try:
+                z = self()
+            finally:
+                drawn = not _same_rng(outer, _get_rng(self._devices))
+                _set_rng(outer)
+                seen = _of_moved_modules(buffers)
+                moved = [b for b in seen if not any(id(module) in known for module, _ in b.places)]
+                for b in moved:
+                    b.put_back()
+        if drawn or moved:
+            what = "draws random numbers" if drawn else "moves buffers"
+            raise BadForward(
+                f"the forward {what}, which it did not when it was asked: the model or its mode (train, "
+                "eval) changed between ask and tell. Pass the same forward, of the same model in the same "
+                "mode."
+            )
+        return z
 
     def __call__(self) -> Tensor:
         if not self._random and not self._buffers:

@@ -1,8 +1,9 @@
 """Losses in target space, one number per example, with derivatives in closed form.
 
-A loss is made with its labels; ``value``, ``gradient`` and ``curvature`` take the targets. All are
-stable for targets as large as ±1e4. ``smoothness`` is L, the largest curvature of one example's loss
-(``None`` when there is none), so ``1/(2L)`` is the paper's theoretical target step.
+A loss is made with its labels; ``value``, ``gradient`` and ``curvature`` take the targets. All but
+`Poisson` (see there) are stable for targets as large as ±1e4. ``smoothness`` is L, the largest
+curvature of one example's loss (``None`` when there is none), so ``1/(2L)`` is the paper's theoretical
+target step.
 """
 
 from __future__ import annotations
@@ -170,6 +171,9 @@ class Huber(_Labelled):
 class Poisson(_Labelled):
     """ℓ_i(z) = exp(z_i) − y_i z_i: negative log-likelihood of counts up to a constant; no finite L.
 
+    exp(z) has no finite value above z = 88 in float32 and 709 in float64; an answer from there is
+    refused as not finite. Scale the features, or clamp what the forward gives.
+
     Example:
         >>> Poisson(torch.tensor([2.0])).gradient(torch.tensor([0.0]))
         tensor([-1.])
@@ -199,8 +203,9 @@ class Poisson(_Labelled):
 class CrossEntropy(Loss):
     """Softmax cross-entropy, ℓ_i(z) = log Σ_c exp(z_ic) − Σ_c y_ic z_ic; L = ½.
 
-    ``labels`` are integers ``(n,)`` or probabilities ``(n, k)``. The curvature of one example is
-    the matrix diag(p) − ppᵀ, whose norm never exceeds ½.
+    ``labels`` are integers ``(n,)`` or probabilities ``(n, k)``, of a teacher in half precision too:
+    rows that sum to 1 as nearly as their type can are made to do so in float32 or float64. The
+    curvature of one example is the matrix diag(p) − ppᵀ, whose norm never exceeds ½.
 
     Example:
         >>> loss = CrossEntropy(torch.tensor([0, 1]))
@@ -215,20 +220,37 @@ class CrossEntropy(Loss):
     def __init__(self, labels: Tensor) -> None:
         self.labels = _checked_labels("CrossEntropy", labels)
         if self.labels.is_floating_point():
-            sums = self.labels.sum(dim=-1)
-            proper = self.labels.ndim == 2 and bool(
-                (self.labels >= 0).all() and ((sums - 1).abs() <= self._TOLERANCE).all()
-            )
-            if not proper:
-                raise BadArgument(
-                    "CrossEntropy: floating-point labels must be probabilities, shape (n, k), each row "
-                    f"non-negative with sum 1; got shape {tuple(self.labels.shape)}. For class numbers pass integers."
-                )
+            self.labels = self._normalised(self.labels)
         elif self.labels.ndim != 1 or (self.labels < 0).any():
             raise BadArgument(
                 "CrossEntropy: integer labels must have shape (n,) and count classes from 0; got shape "
                 f"{tuple(self.labels.shape)}, smallest {self.labels.min().item()}"
             )
+
+    def _normalised(self, labels: Tensor) -> Tensor:
+        """Rows with sum 1 up to rounding: the gradient p − y is that of the value only for these."""
+        wanted = (
+            "CrossEntropy: floating-point labels must be probabilities, shape (n, k), each row "
+            "non-negative with sum 1"
+        )
+        if labels.ndim != 2 or labels.shape[1] == 0:
+            raise BadArgument(
+                f"{wanted}; got shape {tuple(labels.shape)}. For class numbers pass integers."
+            )
+        tolerance = max(self._TOLERANCE, 4 * torch.finfo(labels.dtype).eps)
+        labels = labels.to(torch.promote_types(labels.dtype, torch.float32))
+        sums, least = labels.sum(dim=1), labels.amin(dim=1)
+        off = (sums - 1).abs()
+        bad = (off > tolerance) | (least < 0)
+        if bad.any():
+            row = int(torch.where(bad, torch.maximum(off, -least), -1.0).argmax())
+            raise BadArgument(
+                f"{wanted}; row {row} has the sum {float(sums[row]):.6g} and the smallest entry "
+                f"{float(least[row]):.6g}. Apply softmax to logits; for class numbers pass integers."
+            )
+        rounding = 8 * torch.finfo(labels.dtype).eps
+        exact = (off <= rounding).unsqueeze(1)  # left alone, so that rows() changes nothing
+        return torch.where(exact, labels, labels / sums.unsqueeze(1))
 
     def _probabilities(self, z: Tensor) -> Tensor:
         n = self.labels.shape[0]

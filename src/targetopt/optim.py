@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from targetopt import core
 from targetopt.inner import LBFGS, Inner
-from targetopt.oracle import as_oracle
+from targetopt.oracle import as_answer, as_oracle
 from targetopt.rules import GradientStep, Rule
 from targetopt.schedules import Constant, Schedule
 from targetopt.types import BadArgument, Counts, Forward, Query, State, StepReport, TargetPoint
@@ -31,14 +31,19 @@ class SSO(Optimizer):
     Args:
         params: the parameters, in one group.
         lr: η, the step in target space (torch's schedulers drive it). ``None`` means 1/(2L) when
-            the oracle knows its L.
+            the oracle knows its L; a scheduler then has nothing to drive: give ``lr=``, or use
+            ``schedule=``.
         rule: how the surrogate is built; `GradientStep` by default.
         inner: how it is minimised; ``LBFGS(max_steps=20)`` by default (docs/choosing.md says why).
-        schedule: a `targetopt.schedules` schedule that multiplies ``lr``.
+        schedule: a `targetopt.schedules` schedule that multiplies ``lr`` (or what ``None`` stands for).
         weight_decay: λ. The L2 term is exact: it is part of the inner objective and never goes
             through the surrogate.
         check_purity: evaluate the forward twice at the first step and refuse one that is not a
             function of the parameters.
+
+    Parameters may be frozen and freed (``requires_grad_``) between steps. What the inner solver carries
+    over (a step size, Adam's moments) belongs to those that were trained: it begins anew when they
+    change.
 
     Example:
         >>> import torch, targetopt as to
@@ -94,6 +99,7 @@ class SSO(Optimizer):
         self._steps = 0
         self._rule_state: State = {}
         self._inner_state: State = {}
+        self._trained: list[int] = []  # whose the inner state is: places in the group
         if isinstance(params, Tensor):
             raise BadArgument(
                 f"params is one tensor of shape {tuple(params.shape)}; pass a list of tensors, [w], or "
@@ -114,6 +120,12 @@ class SSO(Optimizer):
                 "parts of the model. Pass all parameters in one list."
             )
         super().add_param_group(param_group)
+        for p in self.param_groups[0]["params"]:
+            if p.is_complex():
+                raise BadArgument(
+                    f"SSO: parameters must be real; got {p.dtype} of shape {tuple(p.shape)}. Train "
+                    "torch.view_as_real of it, and let the forward make it complex."
+                )
 
     def step(  # type: ignore[override]
         self,
@@ -127,7 +139,8 @@ class SSO(Optimizer):
 
         Args:
             forward: ``lambda: model(x)``, the targets of this batch at the present parameters.
-            oracle: an `Oracle`, or a function of the targets that gives one loss per example.
+            oracle: an `Oracle`, a `targetopt.losses` loss, or a function of the targets that gives one
+                loss per example.
             index: the data rows of this batch, for rules that remember each example.
             regularise_on: a second forward, of all data: use the paper's analysis surrogate q̃
                 (gradient on the batch, regulariser on all data), which has no bias ζ².
@@ -168,7 +181,9 @@ class SSO(Optimizer):
         """
         targets = self._targets(forward, regularise_on)
         self._method()
-        return self._ask(targets, index)
+        query = self._ask(targets, index)
+        query.live.z = None  # the graph would wait for nothing: tell evaluates its own forward
+        return query
 
     def tell(
         self,
@@ -185,10 +200,12 @@ class SSO(Optimizer):
         """Finish the step that ``ask`` began, with the oracle's answer.
 
         After an error all is as before ``tell``; the query can be told again with a repaired answer.
+        The forward is evaluated once to see that it still gives the targets the oracle was asked
+        about, and refused if it does not.
 
         Args:
             query: what ``ask`` returned.
-            forward: the same forward.
+            forward: the same forward; this one is used, whatever ``ask``'s has come to mean.
             losses: one per example, shape ``(n,)``; tensors, arrays or lists.
             gradients: of each example's loss, shaped like ``query.targets``.
             curvature: for `Newton`.
@@ -196,32 +213,35 @@ class SSO(Optimizer):
             smoothness: L, for ``lr=None``.
             regularise_on: as in ``ask``.
         """
+        if not isinstance(query, Query):
+            raise BadArgument(
+                f"query={type(query).__name__} must be what opt.ask returned: tell(query, forward, losses, "
+                "gradients)"
+            )
         if query.step != self._steps:
             raise BadArgument(
                 f"this query belongs to step {query.step + 1}; the optimiser is at step {self._steps + 1}. "
                 "A query is told once, in order: ask again."
             )
         z = query.targets
-
-        def tensor(answer: Any) -> Tensor:
-            return torch.as_tensor(answer, dtype=z.dtype, device=z.device)
-
+        curved = None if curvature is None else as_answer("curvature", curvature, z)
         point = TargetPoint(
             targets=z,
-            losses=tensor(losses),
-            gradients=tensor(gradients),
-            curvature=None if curvature is None else (lambda: tensor(curvature)),
+            losses=as_answer("losses", losses, z),
+            gradients=as_answer("gradients", gradients, z),
+            curvature=None if curved is None else (lambda: curved),
             value=value,
             smoothness=smoothness,
         )
         return self._tell(query, self._targets(forward, regularise_on), point, self._method())
 
     def _targets(self, forward: Forward, regularise_on: Forward | None) -> core.Targets:
-        if not callable(forward):
-            raise BadArgument(
-                f"forward={type(forward).__name__} must be a function without arguments, lambda: "
-                "model(x): SSO evaluates it again as the parameters move"
-            )
+        for name, function in (("forward", forward), ("regularise_on", regularise_on)):
+            if not callable(function) and not (function is None and name == "regularise_on"):
+                raise BadArgument(
+                    f"{name}={type(function).__name__} must be a function without arguments, lambda: "
+                    "model(x): SSO evaluates it again as the parameters move"
+                )
         params = [p for p in self.param_groups[0]["params"] if p.requires_grad]
         if not params:
             raise BadArgument("no parameter requires a gradient: there is nothing to train")
@@ -233,6 +253,11 @@ class SSO(Optimizer):
         lr, weight_decay = group["lr"], group["weight_decay"]
         _check_lr(lr, zero_allowed=True)
         _check_weight_decay(weight_decay)
+        if lr is None and "initial_lr" in group:  # torch's schedulers leave that behind
+            raise BadArgument(
+                "a torch scheduler cannot drive lr=None, which means 1/(2L) and is known only when the "
+                "oracle has answered. Give lr=, or use schedule= (to.schedules, or any function of t)."
+            )
         decay = self.schedule(self._steps + 1)
         if not 0.0 <= decay < float("inf"):
             raise BadArgument(
@@ -260,9 +285,12 @@ class SSO(Optimizer):
     def _tell(
         self, query: Query, targets: core.Targets, point: object, method: core.Method
     ) -> StepReport:
+        trained = [i for i, p in enumerate(self.param_groups[0]["params"]) if p.requires_grad]
+        inner_state = self._inner_state if trained == self._trained else {}
         report, self._rule_state, self._inner_state = core.tell(
-            query, targets, point, method, self._rule_state, self._inner_state
+            query, targets, point, method, self._rule_state, inner_state
         )
+        self._trained = trained
         self._steps += 1
         self.totals = self.totals + report
         self._opt_called = True  # torch's schedulers warn when they run before the first step
@@ -284,6 +312,7 @@ class SSO(Optimizer):
                 "rule_state": self._rule_state,
                 "inner": type(self.inner).__name__,
                 "inner_state": self._inner_state,
+                "trained": self._trained,
             },
         }
 
@@ -302,6 +331,7 @@ class SSO(Optimizer):
         try:
             steps, totals = int(saved["steps"]), Counts(**saved["totals"])
             rule_state, inner_state = saved["rule_state"], saved["inner_state"]
+            trained = [int(place) for place in saved["trained"]]
         except (KeyError, TypeError, ValueError) as error:
             raise BadArgument(
                 f"this state_dict's 'sso' entry is damaged or of another version: {error!r}. Use one that "
@@ -309,11 +339,11 @@ class SSO(Optimizer):
             ) from error
         super().load_state_dict({k: v for k, v in state_dict.items() if k != "sso"})
         self._steps, self.totals = steps, totals
-        self._rule_state, self._inner_state = rule_state, inner_state
+        self._rule_state, self._inner_state, self._trained = rule_state, inner_state, trained
 
     def __getstate__(self) -> dict[str, Any]:
         own = ["rule", "inner", "schedule", "check_purity", "totals"]
-        own += ["_steps", "_rule_state", "_inner_state"]
+        own += ["_steps", "_rule_state", "_inner_state", "_trained"]
         return {**super().__getstate__(), **{name: getattr(self, name) for name in own}}
 
 

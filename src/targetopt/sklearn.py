@@ -190,6 +190,10 @@ class SSOClassifier(ClassifierMixin, _LinearSSO):  # type: ignore[misc]
         start = None
         if self.warm_start and hasattr(self, "coef_") and np.array_equal(self.classes_, classes):
             start = self._theta()
+            if start.shape[0] != X.shape[1] + bool(
+                self.fit_intercept
+            ):  # other columns: begin afresh
+                start = None
         self.classes_ = classes
         return self._learn(_solvable(X), y, self._check_weights(sample_weight, X), start, None)
 

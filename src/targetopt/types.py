@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -86,11 +87,15 @@ class TargetPoint:
 
 @dataclass(frozen=True)
 class Counts:
-    """Exact numbers of calls: what was paid for.
+    """Exact numbers of calls: what was paid for the steps that were finished.
 
     ``oracle_calls`` are gradient-oracle calls (the expensive ones), ``value_calls`` loss-only calls
     of a line-search, ``forward_calls`` calls of the model, ``backward_calls`` vector-Jacobian
     products through it, ``jvp_calls`` Jacobian-vector products, ``inner_steps`` parameter updates.
+
+    A step that raised, or a ``tell`` that did, is counted nowhere, though it may have called the model
+    and the oracle: steps are atomic, and their counts with them. Where refused answers are billed too,
+    count in the oracle itself.
     """
 
     oracle_calls: int = 0
@@ -118,7 +123,8 @@ class StepReport(Counts):
             steps (``GradientDescent(max_steps=1)``), which do not look where they land.
         stop_reason: why the inner solver stopped: ``"max-steps"``, ``"gradient"``,
             ``"decrease"``, ``"line-search"`` (no smaller value to be found), ``"exact"``, or
-            ``"zero-step"`` (a scheduler brought η to 0: nothing moves, rules remember nothing).
+            ``"zero-step"`` (η is 0 and nothing moves: a schedule brought it there, and rules
+            remember nothing, or `LineSearch` found no step).
         memory: for rules that remember each example: ``"per example"`` when ``index=`` was given,
             ``"per position"`` when rows of successive batches were taken for the same examples.
         form: how a linear forward was solved (``"dual"``, ``"primal"``, ``"matvec"``), else ``""``.
@@ -146,7 +152,8 @@ class Query:
         index: the data rows, if they were given.
         rng: generator states before the forward, if it is random.
         buffers: what the buffers that the forward moves held before it.
-        forward_calls: calls of the forward so far.
+        forward_calls: calls of the forward that asking took.
+        regularised: whether ``regularise_on=`` was given.
         live: the graph, in the process that asked.
     """
 
@@ -156,10 +163,35 @@ class Query:
     rng: list[tuple[str, Tensor]] = field(default_factory=list)
     buffers: list[Tensor | None] = field(default_factory=list)
     forward_calls: int = 1
+    regularised: bool = False
     live: Any = field(default=None, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "live": None}
+
+
+def checked_whole(owner: str, name: str, value: Any, least: int) -> int:
+    """``value`` as Python's int, refused unless it is a whole number (numpy's too) ``≥ least``."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+        raise BadArgument(f"{owner}: {name}={value!r} must be a whole number ≥ {least}")
+    return int(value)
+
+
+def settle_whole(part: Any, *names: str, least: int = 1) -> None:
+    """Check these fields of a frozen dataclass, in its ``__post_init__``, and keep them as Python's ints."""
+    for name in names:
+        whole = checked_whole(type(part).__name__, name, getattr(part, name), least)
+        object.__setattr__(part, name, whole)
+
+
+HALF = (torch.float16, torch.bfloat16)
+"""Types for the model, not for the arithmetic on it: 11 or 8 bits, and float16 ends at 65504."""
+
+
+def wide(t: Tensor) -> Tensor:
+    """``t``, dense and of at least float32, for sums, differences and steps that half precision would lose."""
+    t = t.to_dense() if t.is_sparse else t
+    return t.float() if t.dtype in HALF else t
 
 
 def finite_rows(tensor: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from targetopt.determinism import FrozenForward
-from targetopt.types import BadAnswer, BadArgument, Diverged
+from targetopt.types import BadAnswer, BadArgument, Diverged, wide
 
 Closure = Callable[[], Tensor]
 """``lambda: loss(model(x), y)``: the mean loss of one batch at the current parameters."""
@@ -32,16 +32,9 @@ def checked_number(
     return number
 
 
-def checked_whole(owner: str, name: str, value: int, least: int) -> int:
-    """``value``, refused unless it is a whole number ``≥ least``."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise BadArgument(f"{owner}: {name}={value!r} must be a whole number, at least {least}")
-    return value
-
-
 def squared_norm(tensors: Sequence[Tensor]) -> float:
     """Σ ‖t‖² over all tensors, as a number; one transfer from the device."""
-    return float(torch.nn.utils.get_total_norm(tensors)) ** 2
+    return float(torch.nn.utils.get_total_norm([wide(t) for t in tensors])) ** 2
 
 
 def differentiate(owner: str, loss: Tensor, params: list[Tensor]) -> tuple[Tensor, ...]:

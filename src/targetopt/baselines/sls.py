@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -14,11 +14,10 @@ from targetopt.baselines.base import (
     Closure,
     ClosureOptimizer,
     checked_number,
-    checked_whole,
     squared_norm,
 )
 from targetopt.schedules import Constant, Schedule
-from targetopt.types import BadArgument
+from targetopt.types import BadArgument, checked_whole
 
 
 class SLS(ClosureOptimizer):
@@ -103,8 +102,10 @@ class SLS(ClosureOptimizer):
         if reset == "grow" and batches_per_epoch is None:
             raise BadArgument("SLS: reset='grow' needs batches_per_epoch=, e.g. len(loader)")
         if batches_per_epoch is not None:
-            checked_whole("SLS", "batches_per_epoch", batches_per_epoch, least=1)
-        checked_whole("SLS", "max_backtracks", max_backtracks, least=0)
+            batches_per_epoch = checked_whole(
+                "SLS", "batches_per_epoch", batches_per_epoch, least=1
+            )
+        max_backtracks = checked_whole("SLS", "max_backtracks", max_backtracks, least=0)
         defaults = {
             "lr": lr,
             "c": c,
@@ -117,6 +118,9 @@ class SLS(ClosureOptimizer):
         }
         self.schedule: Schedule = Constant() if schedule is None else schedule
         super().__init__(params, defaults)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "schedule": self.schedule}
 
     @property
     def value_calls(self) -> int:

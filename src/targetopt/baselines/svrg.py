@@ -95,24 +95,32 @@ class SVRG(ClosureOptimizer):
             The mean loss over the loader.
         """
         params = self._trained()
-        total, gradient = torch.zeros(()), [torch.zeros_like(p) for p in params]
-        examples = batches = 0
-        for batch in loader:
-            with torch.enable_grad():
-                found = losses(batch)
-                _check_losses(found, batches)
-                total = total.to(found) + found.detach().sum()
-                torch._foreach_add_(gradient, differentiate("SVRG", found.sum(), params))
-            examples += found.shape[0]
-            batches += 1
-        if not batches:
-            raise BadArgument(
-                "SVRG: the loader gave no batch. An iterator is spent after one pass: give a "
-                "DataLoader or a list."
-            )
-        torch._foreach_div_(gradient, examples)
-        self._remember(params, gradient, gradient_calls=batches)
-        return total / examples
+        gradient = [torch.zeros_like(p) for p in params]
+        batches = 0
+
+        def whole_pass() -> Tensor:
+            nonlocal batches
+            total, examples = torch.zeros(()), 0
+            for batch in loader:
+                with torch.enable_grad():
+                    found = losses(batch)
+                    _check_losses(found, batches)
+                    total = total.to(found) + found.detach().sum()
+                    torch._foreach_add_(gradient, differentiate("SVRG", found.sum(), params))
+                examples += found.shape[0]
+                batches += 1
+            if not batches:
+                raise BadArgument(
+                    "SVRG: the loader gave no batch. An iterator is spent after one pass: give a "
+                    "DataLoader or a list."
+                )
+            torch._foreach_div_(gradient, examples)
+            return total / examples
+
+        with self._frozen(whole_pass, params) as frozen:
+            loss = frozen.first()
+            self._remember(params, gradient, gradient_calls=batches)
+        return loss
 
     @torch.no_grad()
     def step(self, closure: Closure) -> Tensor:  # type: ignore[override]

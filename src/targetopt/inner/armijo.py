@@ -14,9 +14,9 @@ from targetopt.inner.stopping import (
     LINE_SEARCH,
     MAX_STEPS,
     Stopping,
-    checked_max_steps,
+    settle,
 )
-from targetopt.types import BadArgument, State
+from targetopt.types import BadArgument, State, settle_whole
 
 
 @dataclass(frozen=True)
@@ -59,16 +59,16 @@ class Armijo(Inner):
     stopping: Stopping = field(default_factory=Stopping)
 
     def __post_init__(self) -> None:
-        checked_max_steps("Armijo", self.max_steps)
+        settle(self)
+        settle_whole(self, "max_backtracks", least=0)
         if not (0 < self.c < 1 and 0 < self.shrink < 1 <= self.grow):
             raise BadArgument(
                 "Armijo needs 0 < c < 1 and 0 < shrink < 1 ≤ grow; got "
                 f"c={self.c!r}, shrink={self.shrink!r}, grow={self.grow!r}"
             )
-        if not 0 < self.initial_step < float("inf") or self.max_backtracks < 0:
+        if not 0 < self.initial_step < float("inf"):
             raise BadArgument(
-                "Armijo needs a positive finite initial_step and max_backtracks ≥ 0; got "
-                f"initial_step={self.initial_step!r}, max_backtracks={self.max_backtracks!r}"
+                f"Armijo: initial_step={self.initial_step!r} must be positive and finite"
             )
 
     def minimise(self, objective: Objective, state: State) -> InnerResult:

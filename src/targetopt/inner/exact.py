@@ -12,7 +12,7 @@ from targetopt.inner.base import Inner, InnerResult
 from targetopt.inner.objective import Evaluation, Line, Objective
 from targetopt.inner.stopping import EXACT
 from targetopt.surrogate import EntropicProximal, Quadratic
-from targetopt.types import BadForward, MissingCapability, State
+from targetopt.types import HALF, BadForward, MissingCapability, State, wide
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,12 @@ class Exact(Inner):
     """
 
     def minimise(self, objective: Objective, state: State) -> InnerResult:
+        half = [p.dtype for p in objective.params if p.dtype in HALF]
+        if half:
+            raise BadForward(
+                f"Exact needs parameters of float32 or float64; got {half[0]}, which cannot hold a minimiser "
+                "to any accuracy. Keep them in float32 and use autocast inside forward, or use LBFGS."
+            )
         now = objective.start()
         jacobian = self._jacobian(objective, now)
         total, steps = 0.0, 0
@@ -62,7 +68,7 @@ class Exact(Inner):
         for i in range(at.z.numel()):
             unit = torch.zeros_like(at.z, memory_format=torch.contiguous_format)
             unit.view(-1)[i] = 1.0
-            rows.append(torch.cat([g.reshape(-1) for g in objective.vjp(at, unit)]))
+            rows.append(torch.cat([wide(g).reshape(-1) for g in objective.vjp(at, unit)]))
         return torch.stack(rows)
 
     @staticmethod

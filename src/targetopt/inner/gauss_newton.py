@@ -15,9 +15,9 @@ from targetopt.inner.stopping import (
     LINE_SEARCH,
     MAX_STEPS,
     Stopping,
-    checked_max_steps,
+    settle,
 )
-from targetopt.types import BadArgument, State
+from targetopt.types import BadArgument, BadForward, State, settle_whole, wide
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,8 @@ class GaussNewton(Inner):
     stopping: Stopping = field(default_factory=Stopping)
 
     def __post_init__(self) -> None:
-        checked_max_steps("GaussNewton", self.max_steps)
-        checked_max_steps("GaussNewton (cg_steps)", self.cg_steps)
+        settle(self, "cg_steps")
+        settle_whole(self, "max_backtracks", least=0)
         if not (0 < self.cg_tolerance < 1 and 0 < self.initial_damping < float("inf")):
             raise BadArgument(
                 "GaussNewton needs 0 < cg_tolerance < 1 and a positive initial_damping; got "
@@ -144,14 +144,20 @@ class _Curvature:
         )
         self.used = [i for i, t in enumerate(transposed) if t is not None]
         self.transposed = [transposed[i] for i in self.used]
+        if any(t.is_sparse for t in self.transposed):
+            raise BadForward(
+                "GaussNewton differentiates the forward twice, which torch cannot do through the sparse gradients "
+                "of an embedding. Make it nn.Embedding(..., sparse=False), or use LBFGS or Armijo."
+            )
 
     def product(self, v: list[Tensor]) -> list[Tensor]:
         self.objective.jvp_calls += 1
+        along = [v[i].to(t.dtype) for i, t in zip(self.used, self.transposed, strict=True)]
         (jv,) = torch.autograd.grad(
-            self.transposed, self.dual, grad_outputs=[v[i] for i in self.used], retain_graph=True
+            self.transposed, self.dual, grad_outputs=along, retain_graph=True
         )
         metric = self.objective.surrogate.curvature_product(self.at.z.detach(), jv)
-        product = self.objective.vjp(self.at, metric / self.objective.examples)
+        product = [wide(g) for g in self.objective.vjp(self.at, metric / self.objective.examples)]
         if self.objective.weight_decay:
             return list(torch._foreach_add(product, v, alpha=self.objective.weight_decay))
         return product

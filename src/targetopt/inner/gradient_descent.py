@@ -9,7 +9,7 @@ import torch
 
 from targetopt.inner.base import Inner, InnerResult
 from targetopt.inner.objective import Objective, dot
-from targetopt.inner.stopping import DECREASE, GRADIENT, MAX_STEPS, Stopping, checked_max_steps
+from targetopt.inner.stopping import DECREASE, GRADIENT, MAX_STEPS, Stopping, settle
 from targetopt.types import BadArgument, State
 
 
@@ -39,7 +39,7 @@ class GradientDescent(Inner):
     stopping: Stopping = field(default_factory=Stopping)
 
     def __post_init__(self) -> None:
-        checked_max_steps("GradientDescent", self.max_steps)
+        settle(self)
         if not 0 < self.step_size < float("inf"):
             raise BadArgument(
                 f"GradientDescent: step_size={self.step_size!r} must be positive and finite. "
@@ -54,7 +54,7 @@ class GradientDescent(Inner):
         initial = previous = objective.value(now.z) if measures else math.nan
         reason, steps = MAX_STEPS, 0
         while steps < self.max_steps:
-            gradient = objective.gradient(now)
+            gradient = objective.gradient(now, native=True)  # nothing is done with it but added
             if watches_gradient and self.stopping.small_gradient(dot(gradient, gradient) ** 0.5):
                 reason = GRADIENT
                 break

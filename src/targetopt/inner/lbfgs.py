@@ -16,9 +16,9 @@ from targetopt.inner.stopping import (
     LINE_SEARCH,
     MAX_STEPS,
     Stopping,
-    checked_max_steps,
+    settle,
 )
-from targetopt.types import BadArgument, State
+from targetopt.types import State
 
 
 @dataclass(frozen=True)
@@ -57,12 +57,7 @@ class LBFGS(Inner):
     CURVATURE = 0.9
 
     def __post_init__(self) -> None:
-        checked_max_steps("LBFGS", self.max_steps)
-        if self.history < 1 or self.max_backtracks < 1:
-            raise BadArgument(
-                "LBFGS needs history ≥ 1 and max_backtracks ≥ 1; got "
-                f"history={self.history!r}, max_backtracks={self.max_backtracks!r}"
-            )
+        settle(self, "history", "max_backtracks")
 
     def minimise(self, objective: Objective, state: State) -> InnerResult:
         now = objective.start()
@@ -143,7 +138,8 @@ def _flat(tensors: list[Tensor]) -> Tensor:
 
 def _unflat(flat: Tensor, like: list[Tensor]) -> list[Tensor]:
     parts = flat.split([p.numel() for p in like])
-    return [part.view_as(p).to(p.dtype) for part, p in zip(parts, like, strict=True)]
+    types = [torch.promote_types(p.dtype, torch.float32) for p in like]
+    return [part.view_as(p).to(t) for part, p, t in zip(parts, like, types, strict=True)]
 
 
 def _two_loop(pairs: deque[tuple[Tensor, Tensor, float]], gradient: Tensor) -> Tensor:

@@ -9,14 +9,15 @@ import torch
 from torch import Tensor
 
 from targetopt.surrogate import Surrogate
-from targetopt.types import BadForward, total
+from targetopt.types import HALF, BadForward, total, wide
 
 Tensors = Sequence[Tensor]
 
 
 def dot(a: Tensors, b: Tensors) -> float:
     """Σ ⟨a_i, b_i⟩ over a list of tensors, as a number."""
-    return total([torch.dot(x.reshape(-1), y.reshape(-1)) for x, y in zip(a, b, strict=True)])
+    pairs = zip(a, b, strict=True)
+    return total([torch.dot(wide(x).reshape(-1), wide(y).reshape(-1)) for x, y in pairs])
 
 
 @dataclass
@@ -79,16 +80,25 @@ class Objective:
             )
         return z
 
-    def gradient(self, at: Evaluation, *, keep_graph: bool = False) -> list[Tensor]:
-        """∇_θ of the objective; consumes the evaluation's graph unless told to keep it."""
+    def gradient(
+        self, at: Evaluation, *, keep_graph: bool = False, native: bool = False
+    ) -> list[Tensor]:
+        """∇_θ of the objective; consumes the evaluation's graph unless told to keep it.
+
+        As `wide` makes them; ``native`` keeps what ``.grad`` would be (the parameter's dtype, sparse for
+        a sparse embedding as long as there is no weight decay), which torch's optimisers ask for.
+        """
         grads = self.vjp(at, at.slope / self.examples, keep_graph=keep_graph)
+        if not native:
+            grads = [wide(g) for g in grads]
         if self.weight_decay:
+            dense = [g.to_dense() if g.is_sparse else g for g in grads]
             # a new list: autograd may hand out views, or one tensor twice
-            return list(torch._foreach_add(grads, self.params, alpha=self.weight_decay))
+            return list(torch._foreach_add(dense, self.params, alpha=self.weight_decay))
         return grads
 
     def vjp(self, at: Evaluation, v: Tensor, *, keep_graph: bool = True) -> list[Tensor]:
-        """Jᵀv as fresh tensors (zeros for parameters the forward did not use)."""
+        """Jᵀv as autograd gives it (zeros for parameters the forward did not use)."""
         self.backward_calls += 1
         grads = torch.autograd.grad(
             at.z, self.params, grad_outputs=v, retain_graph=keep_graph, allow_unused=True
@@ -135,7 +145,8 @@ class Objective:
 class Line:
     """θ_0 + αd: moves the parameters along a direction, in place, and measures the change.
 
-    One instance per search; no copy of the parameters is made (moves are differences of α).
+    One instance per search; no copy of the parameters is made (moves are differences of α), but of those
+    in half precision, which such differences would carry off: they round by a thousandth each time.
     """
 
     def __init__(self, objective: Objective, origin: Evaluation, direction: list[Tensor]) -> None:
@@ -146,12 +157,19 @@ class Line:
         decayed = objective.weight_decay != 0.0
         self._inner = dot(objective.params, direction) if decayed else 0.0
         self._squared = dot(direction, direction) if decayed else 0.0
+        half = any(p.dtype in HALF for p in objective.params)
+        self._origin = [p.detach().clone() for p in objective.params] if half else []
 
     def move(self, alpha: float) -> None:
         """Put the parameters at θ_0 + αd."""
-        if alpha != self.alpha:
+        if alpha == self.alpha:
+            return
+        if self._origin:
+            moved = torch._foreach_add(self._origin, self.direction, alpha=alpha)
+            torch._foreach_copy_(self.objective.params, moved)
+        else:
             torch._foreach_add_(self.objective.params, self.direction, alpha=alpha - self.alpha)
-            self.alpha = alpha
+        self.alpha = alpha
 
     def trial(self, alpha: float) -> tuple[Evaluation, float]:
         """Move to α; the evaluation there and the change of the objective since α = 0."""

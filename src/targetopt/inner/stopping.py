@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from targetopt.types import BadArgument
+from targetopt.types import BadArgument, settle_whole
 
 MAX_STEPS = "max-steps"
 GRADIENT = "gradient"
@@ -47,9 +48,11 @@ class Stopping:
         return self.relative_decrease > 0 and last <= self.relative_decrease * abs(total)
 
 
-def checked_max_steps(solver: str, max_steps: int) -> None:
-    """Refuse a number of inner steps that is not a positive whole number."""
-    if isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 1:
+def settle(solver: Any, *whole: str) -> None:
+    """What the solvers' ``__post_init__`` share: ``max_steps`` and other whole numbers, the stopping."""
+    settle_whole(solver, "max_steps", *whole)
+    if not isinstance(solver.stopping, Stopping):
         raise BadArgument(
-            f"{solver}: max_steps={max_steps!r} must be a whole number ≥ 1 (the paper's m)"
+            f"{type(solver).__name__}: stopping={solver.stopping!r} must be a stopping object such as "
+            "to.Stopping(gradient_tolerance=1e-6)"
         )

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from targetopt.inner.base import Inner, InnerResult
 from targetopt.inner.objective import Evaluation, Objective, dot
-from targetopt.inner.stopping import DECREASE, GRADIENT, MAX_STEPS, Stopping, checked_max_steps
+from targetopt.inner.stopping import DECREASE, GRADIENT, MAX_STEPS, Stopping, settle
 from targetopt.types import BadArgument, State
 
 
@@ -25,8 +25,9 @@ class Torch(Inner):
     """m steps of ``factory(params)`` on q(f(θ)) + ½λ‖θ‖².
 
     The optimiser's state (Adam's moments, say) lives on across outer steps, as the surrogates of
-    neighbouring steps are alike; ``reset=True`` starts it anew each time. Its own ``weight_decay``
-    is its business; `SSO`'s is part of the objective it sees.
+    neighbouring steps are alike; ``reset=True`` starts it anew each time, and so does a change in
+    which parameters are trained (gradual unfreezing), whose moments would go to the wrong ones. Its own
+    ``weight_decay`` is its business; `SSO`'s is part of the objective it sees.
 
     Args:
         factory: gets the list of parameters, returns a ``torch.optim.Optimizer``.
@@ -50,7 +51,7 @@ class Torch(Inner):
     stopping: Stopping = field(default_factory=Stopping)
 
     def __post_init__(self) -> None:
-        checked_max_steps("Torch", self.max_steps)
+        settle(self)
         if not callable(self.factory):
             raise BadArgument(
                 f"Torch: factory={self.factory!r} must be a function of the parameters, such as "
@@ -71,7 +72,7 @@ class Torch(Inner):
             nonlocal cached, fresh, previous
             now, cached = cached or objective.evaluate(), None
             value = objective.value(now.z)
-            gradient = objective.gradient(now)
+            gradient = objective.gradient(now, native=True)
             if fresh:
                 if watches_gradient and self.stopping.small_gradient(
                     dot(gradient, gradient) ** 0.5

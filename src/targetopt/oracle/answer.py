@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from numbers import Real
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
+from targetopt.losses import Loss
 from targetopt.oracle.base import Oracle
 from targetopt.oracle.loss import LossOracle, check_losses
 from targetopt.types import BadAnswer, BadArgument, TargetPoint, all_finite, finite_rows
 
 
 def as_oracle(oracle: Any) -> Oracle:
-    """An oracle as it is; a bare function of the targets becomes a `LossOracle`."""
+    """An oracle as it is; a loss, or a bare function of the targets, becomes a `LossOracle`."""
+    if isinstance(oracle, type) and issubclass(oracle, Loss):
+        raise BadArgument(
+            f"oracle={oracle!r} is a class without labels; pass a loss of this batch's, {oracle.__name__}(y)"
+        )
     if hasattr(oracle, "query"):
         return cast(Oracle, oracle)
-    if callable(oracle):
+    if isinstance(oracle, Loss) or callable(oracle):
         return LossOracle(oracle)
     raise BadArgument(
-        f"oracle={oracle!r} must have query(z), or be a function that returns one loss per example. "
-        "Wrap a loss as to.LossOracle(to.losses.Logistic(y))."
+        f"oracle={oracle!r} must have query(z), be a loss such as to.losses.Logistic(y), or be a function "
+        "that returns one loss per example"
     )
 
 
@@ -39,6 +46,7 @@ def checked(point: object, z: Tensor) -> TargetPoint:
             f"the oracle's gradients must be shaped like the targets, {tuple(z.shape)}; got "
             f"{tuple(shape) if shape is not None else type(point.gradients).__name__}"
         )
+    smoothness = _checked_offers(point)
     losses = point.losses.detach().to(z)
     gradients = point.gradients.detach().to(z)
     if not all_finite(losses, gradients):
@@ -49,7 +57,27 @@ def checked(point: object, z: Tensor) -> TargetPoint:
             f"the oracle's answer is not finite in {len(rows)} of {z.shape[0]} rows: {shown}. Nothing was "
             "changed; repair or leave out these examples and call step again."
         )
-    return replace(point, targets=z, losses=losses, gradients=gradients)
+    return replace(point, targets=z, losses=losses, gradients=gradients, smoothness=smoothness)
+
+
+def _checked_offers(point: TargetPoint) -> float | None:
+    """L, if the oracle says it. All that it offers beside losses and gradients must be usable, or None."""
+    for name in ("value", "curvature"):
+        offered = getattr(point, name)
+        if offered is not None and not callable(offered):
+            raise BadAnswer(
+                f"the oracle's {name}={offered!r} must be a function, or None if unknown"
+            )
+    known: Any = point.smoothness
+    if known is None:
+        return None
+    number = isinstance(known, Real) or (isinstance(known, Tensor) and known.numel() == 1)
+    if not (number and 0.0 < float(known) < math.inf):
+        raise BadAnswer(
+            f"the oracle's smoothness={known!r} must be positive and finite: it is L, the largest curvature "
+            "of one example's loss. Leave it None if there is none or it is not known."
+        )
+    return float(known)
 
 
 class CountedValue:

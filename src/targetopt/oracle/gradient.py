@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
 from torch import Tensor
 
+from targetopt.oracle.loss import as_answer
 from targetopt.types import BadAnswer, BadArgument, TargetPoint
 
 
@@ -54,24 +54,18 @@ class GradientOracle:
             raise BadAnswer(
                 f"GradientOracle: the function must return (losses, gradients); got {type(answer).__name__}"
             )
-        losses, gradients = (_like(z, a) for a in answer)
+        losses, gradients = (
+            as_answer(f"GradientOracle: {name}", part, z)
+            for name, part in zip(("losses", "gradients"), answer, strict=True)
+        )
         curvature = self.curvature
         return TargetPoint(
             targets=z,
             losses=losses.detach(),
             gradients=gradients.detach(),
-            curvature=None if curvature is None else (lambda: _like(z, curvature(z))),
+            curvature=None
+            if curvature is None
+            else (lambda: as_answer("GradientOracle: curvature", curvature(z), z)),
             value=self.value,
             smoothness=self.smoothness,
         )
-
-
-def _like(z: Tensor, answer: object) -> Tensor:
-    """A part of the answer as a tensor of the targets' type and device."""
-    try:
-        return torch.as_tensor(answer, dtype=z.dtype, device=z.device)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise BadAnswer(
-            f"GradientOracle: an answer must be a tensor, an array or a list of numbers; got "
-            f"{type(answer).__name__} ({error})"
-        ) from error

@@ -73,6 +73,16 @@ class LossOracle:
         return TargetPoint(targets=z, losses=losses.detach(), gradients=gradients, value=value)
 
 
+def as_answer(name: str, answer: object, z: Tensor) -> Tensor:
+    """A part of an answer from outside autograd, as a tensor of the targets' type and device."""
+    try:
+        return torch.as_tensor(answer, dtype=z.dtype, device=z.device)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise BadAnswer(
+            f"{name} must be a tensor, an array or a list of numbers; got {type(answer).__name__} ({error})"
+        ) from error
+
+
 def check_losses(losses: object, z: Tensor) -> None:
     """One finite-or-not loss per example, as a tensor; anything else is refused."""
     n = z.shape[0]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from targetopt.rules.base import Proposal, Rule
-from targetopt.rules.memory import grown, memory_kind, rows_of
+from targetopt.rules.memory import averaged, grown, memory_kind, rows_of
 from targetopt.surrogate import Quadratic
 from targetopt.types import BadArgument, State, TargetPoint
 
@@ -16,8 +16,9 @@ class AdaGrad(Rule):
     """G_ij ← G_ij + g_ij², metric W_ij = (√G_ij + eps)/lr; half-step z − lr·g/(√G + eps) (App. E.3).
 
     With ``step(..., index=rows)`` every data row has its own memory. Without it the memory is per
-    position in the batch, which is right for the full batch only; ``report.memory`` says which.
-    ``lr=None`` means 1. The memory is copied once per outer step (that keeps a step atomic).
+    position in the batch, which is right for the full batch only; ``report.memory`` says which. A row
+    that occurs several times in one batch remembers the mean of its g². ``lr=None`` means 1. The memory
+    is copied once per outer step (that keeps a step atomic).
 
     Args:
         eps: keeps the metric positive where no gradient was seen.
@@ -48,7 +49,7 @@ class AdaGrad(Rule):
     def propose(self, point: TargetPoint, lr: float | None, decay: float, state: State) -> Proposal:
         table = grown(state.get("sum_squares"), point)
         rows = rows_of(point)
-        table[rows] += point.gradients.square()
+        table[rows] += averaged(point.gradients.square(), point)
         step = self.step_size(point, lr, decay)
         metric = (table[rows].sqrt() + self.eps) / step
         surrogate = Quadratic(point.targets, point.gradients, metric, point.loss)

@@ -6,13 +6,16 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from targetopt.surrogate import Surrogate
+import torch
+
+from targetopt.surrogate import Quadratic, Surrogate
 from targetopt.types import MissingCapability, State, TargetPoint
 
 
 class Proposal(NamedTuple):
     """A rule's answer: the surrogate, its new state, the η it used, and how it remembers.
 
+    An η of 0 means that nothing is to move; the inner solver is then not called (`nowhere`).
     ``losses_summed`` is how many losses the surrogate adds up (1, but t for FTRL): the weight decay
     belongs to each of them.
     """
@@ -22,6 +25,12 @@ class Proposal(NamedTuple):
     eta: float
     memory: str = ""
     losses_summed: float = 1.0
+
+    @classmethod
+    def nowhere(cls, point: TargetPoint, state: State) -> Proposal:
+        """No step at all: q is infinite but at z_t."""
+        z = point.targets
+        return cls(Quadratic(z, point.gradients, z.new_tensor(torch.inf), point.loss), state, 0.0)
 
 
 @dataclass(frozen=True)
@@ -66,8 +75,9 @@ class Rule(ABC):
             "curvature": "pass curvature=, use a loss that has one, or use GradientStep or AdaGrad",
         }
         for need in sorted(self.needs):
-            if getattr(point, need) is None:
+            if getattr(point, need, None) is None:
+                way_out = remedy.get(need, "let its TargetPoint have one, or use another rule")
                 raise MissingCapability(
                     f"{type(self).__name__} needs the oracle's {need}. This oracle offers none. "
-                    f"Either {remedy[need]}."
+                    f"Either {way_out}."
                 )

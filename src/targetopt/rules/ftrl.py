@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from targetopt.rules.base import Proposal, Rule
-from targetopt.rules.memory import grown, memory_kind, rows_of
+from targetopt.rules.memory import averaged, grown, memory_kind, rows_of
 from targetopt.surrogate import Quadratic
 from targetopt.types import State, TargetPoint
 
@@ -17,7 +17,8 @@ class FTRL(Rule):
     """q(z) = ⟨Σ_{s≤t} g_s, z⟩ + (1/2η_t)‖z − z_1‖²: all past gradients, one proximal term (paper §4).
 
     Each example remembers the sum of its gradients and the targets at which it was first seen, per
-    data row with ``index=``, else per position (``report.memory`` says which). The constant makes
+    data row with ``index=``, else per position (``report.memory`` says which). A row that occurs several
+    times in one batch counts once, with the mean of its gradients and targets. The constant makes
     q(z_t) = ℓ(z_t). As the surrogate sums t losses, SSO's weight decay counts t times in it.
 
     Example:
@@ -42,9 +43,9 @@ class FTRL(Rule):
         if "count" in state:
             counts[: state["count"].shape[0]] = state["count"]
         new = (counts[rows] == 0).reshape(-1, *([1] * (z.ndim - 1)))
-        starts[rows] = torch.where(new, z, starts[rows])
+        starts[rows] = torch.where(new, averaged(z, point), starts[rows])
         counts[rows] += 1
-        sums[rows] += point.gradients
+        sums[rows] += averaged(point.gradients, point)
         surrogate = Quadratic(starts[rows], sums[rows], z.new_tensor(1.0 / eta), point.loss)
         surrogate = replace(surrogate, constant=2 * point.loss - surrogate.value(z))
         kept = {"gradient_sum": sums, "start": starts, "count": counts}

@@ -10,7 +10,7 @@ import torch
 
 from targetopt.divergence import SquaredEuclidean
 from targetopt.rules.base import Proposal, Rule
-from targetopt.types import BadArgument, State, TargetPoint
+from targetopt.types import BadArgument, State, TargetPoint, settle_whole
 
 ROUNDING = 8.0
 """Units in the loss's last place by which the comparison may be off. Without them, ties (η = 1/L at c = ½
@@ -31,7 +31,11 @@ class LineSearch(Rule):
         grow: factor on the last accepted step at the next step's first trial. On mini-batches of data that
             cannot be fitted, 2 ** (b / n) is safer: the step then doubles in an epoch, as SLS lets it.
         max_backtracks: trials after the first. Then η = 2(1 − c)/L is taken, which the condition
-            accepts wherever it is; the last η, if it is smaller or if L is not known.
+            accepts wherever it is (the last η, if it is smaller). Where L is not known no step is taken:
+            the targets stay where they are (``report.eta`` is 0), so the loss never rises, and the next
+            search goes on from the η this one came down to; afresh, if rounding swallowed even that.
+
+    Where the gradient is zero every η would do: none is tried, and the last one is remembered.
 
     Example:
         >>> import torch, targetopt as to
@@ -54,16 +58,21 @@ class LineSearch(Rule):
     needs: ClassVar[frozenset[str]] = frozenset({"value"})
 
     def __post_init__(self) -> None:
-        if not (0 < self.c < 1 and 0 < self.shrink < 1 <= self.grow and self.max_backtracks >= 0):
+        if not (0 < self.c < 1 and 0 < self.shrink < 1 <= self.grow):
             raise BadArgument(
-                "LineSearch needs 0 < c < 1, 0 < shrink < 1 ≤ grow and max_backtracks ≥ 0; got "
-                f"c={self.c!r}, shrink={self.shrink!r}, grow={self.grow!r}, max_backtracks={self.max_backtracks!r}"
+                "LineSearch needs 0 < c < 1 and 0 < shrink < 1 ≤ grow; got "
+                f"c={self.c!r}, shrink={self.shrink!r}, grow={self.grow!r}"
             )
+        settle_whole(self, "max_backtracks", least=0)
 
     def propose(self, point: TargetPoint, lr: float | None, decay: float, state: State) -> Proposal:
         assert point.value is not None  # `check` has refused such oracles
-        eta = self._first_trial(point, lr, state)
         loss, slope = float(point.loss), float(point.gradient_norm_squared)
+        if slope == 0.0:
+            # η must not grow here: after many such batches no search would take it back.
+            used = self._first_trial(point, lr, state, grow=1.0) * decay
+            return Proposal(SquaredEuclidean().surrogate(point, used), state, used)
+        eta = self._first_trial(point, lr, state, self.grow)
         allowance = ROUNDING * torch.finfo(point.losses.dtype).eps * abs(loss)
         for _ in range(self.max_backtracks + 1):
             trial = point.value(point.targets - eta * point.gradients).mean()
@@ -71,6 +80,9 @@ class LineSearch(Rule):
                 break
             eta *= self.shrink
         else:
+            if point.smoothness is None:
+                swallowed = torch.equal(point.targets - eta * point.gradients, point.targets)
+                return Proposal.nowhere(point, {} if swallowed else {"eta": eta / self.grow})
             # Where losses vanish, η grows by orders of magnitude that no search takes back on a batch
             # that is not fitted yet.
             eta = min(eta, self.safe_step(point.smoothness))
@@ -85,9 +97,11 @@ class LineSearch(Rule):
         """
         return math.inf if smoothness is None else 2.0 * (1.0 - self.c) / smoothness
 
-    def _first_trial(self, point: TargetPoint, lr: float | None, state: State) -> float:
+    def _first_trial(
+        self, point: TargetPoint, lr: float | None, state: State, grow: float
+    ) -> float:
         if "eta" in state:
-            grown = float(state["eta"]) * self.grow
+            grown = float(state["eta"]) * grow
             return grown if lr is None else min(grown, lr)
         if lr is not None:
             return lr

@@ -36,6 +36,22 @@ def grown(table: Tensor | None, point: TargetPoint) -> Tensor:
     return table.clone()
 
 
+def averaged(entries: Tensor, point: TargetPoint) -> Tensor:
+    """``entries``, with the mean of its copies for every data row that occurs more than once.
+
+    Copies then write the same to their row, so none is lost and their order decides nothing; and a
+    batch in which every example stands twice is remembered as if each stood there once.
+    """
+    if point.index is None:
+        return entries
+    rows, places, copies = torch.unique(point.index, return_inverse=True, return_counts=True)
+    if rows.shape[0] == entries.shape[0]:
+        return entries
+    sums = entries.new_zeros((rows.shape[0], *entries.shape[1:])).index_add_(0, places, entries)
+    means: Tensor = sums / copies.reshape(-1, *([1] * (entries.ndim - 1)))
+    return means[places]
+
+
 def rows_of(point: TargetPoint) -> Tensor | slice:
     """What selects this point's rows from a table."""
     return slice(None) if point.index is None else point.index

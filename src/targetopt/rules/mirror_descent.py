@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from targetopt.divergence import Divergence, SquaredEuclidean
 from targetopt.rules.base import Proposal, Rule
-from targetopt.types import State, TargetPoint
+from targetopt.types import BadArgument, State, TargetPoint
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,13 @@ class MirrorDescent(Rule):
     divergence: Divergence = field(default_factory=SquaredEuclidean)
 
     monotone: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.divergence, Divergence):
+            raise BadArgument(
+                f"MirrorDescent: divergence={self.divergence!r} must be a divergence such as "
+                "to.NegativeEntropy() (with its parentheses)"
+            )
 
     def propose(self, point: TargetPoint, lr: float | None, decay: float, state: State) -> Proposal:
         eta = self.step_size(point, lr, decay)

@@ -54,6 +54,15 @@ class ExactProblem:
         if X.ndim != 2 or 0 in X.shape or not np.isfinite(X).all():
             raise BadArgument(f"X must be a finite matrix (examples, features); got {X.shape}")
         object.__setattr__(self, "X", X)
+        try:
+            fits = self.loss.value(torch.zeros(self.n, dtype=torch.float64)).shape == (self.n,)
+        except BadArgument:
+            fits = False
+        if not fits:
+            raise BadArgument(
+                f"loss={type(self.loss).__name__} must have one label per row of X, shape ({self.n},), and one "
+                "target per example. Take the labels of the same rows, as a vector."
+            )
 
     @classmethod
     def of(cls, problem: Any) -> ExactProblem:

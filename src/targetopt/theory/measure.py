@@ -22,6 +22,7 @@ from targetopt.inner import LBFGS, Inner
 from targetopt.optim import SSO
 from targetopt.theory.bounds import projection_error_bound
 from targetopt.theory.exact_problem import Array, ExactProblem, Rows, batch_grams, unbiased_steps
+from targetopt.types import BadArgument
 
 
 def gradient_noise(problem: ExactProblem, batch_size: int) -> float:
@@ -37,6 +38,8 @@ def gradient_noise(problem: ExactProblem, batch_size: int) -> float:
         >>> gradient_noise(twins, 1), gradient_noise(twins, 2)
         (0.625, 0.0)
     """
+    if not 1 <= batch_size <= problem.n:
+        raise BadArgument(f"batch_size={batch_size} must lie between 1 and n={problem.n}")
     g = problem.gradient(problem.solution)
     return (problem.n - batch_size) / batch_size * float(np.mean(g**2))
 
