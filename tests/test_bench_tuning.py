@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from targetopt.bench import Experiment, SpecError, Store, expand, lines, report,
 from targetopt.bench.campaign import Assignment
 from targetopt.bench.grid import resolve
 from targetopt.bench.runner import run_all
+from targetopt.bench.session import open_session
 from targetopt.paper.evidence import Evidence, Methods, NotJudged
 from targetopt.types import BadArgument
 
@@ -218,3 +220,25 @@ def test_a_metric_that_does_not_exist_is_told_of_and_runs_are_stopped_in_order(
     with pytest.raises(BadArgument, match="is no metric of 'breast_cancer'"):
         run(experiment(tuning={"metric": "charm"}), tmp_path, jobs=2)
     assert not Store(tmp_path).claims.alive()
+
+
+def test_a_short_trial_is_the_beginning_of_the_run_it_stands_for(tmp_path: Path) -> None:
+    for engine in ("torch", "compiled"):
+        method = {"name": "sgd", "schedule": "exponential", "tune": {"lr": [0.01, 0.02]}}
+        short = experiment(
+            methods=[method], panels=[], tuning={"epochs": 2}, epochs=4, engine=engine
+        )
+        [tuned] = resolve(short).tuned
+        assert (tuned.trials[0].horizon, tuned.shown[0][0].horizon) == (4, None)
+        whole = dataclasses.replace(tuned.trials[0], epochs=4, horizon=None)
+        begun, ended = open_session(tuned.trials[0]), open_session(whole)
+        assert (begun.total_steps, ended.total_steps) == (18, 36)
+        step = 0
+        while step < begun.total_steps:
+            step = begun.advance(step, begun.total_steps)
+        while ended.counts.oracle_calls < begun.counts.oracle_calls:
+            ended.advance(ended.counts.oracle_calls, begun.total_steps)
+        assert begun.metrics() == ended.metrics()
+    constant = {"name": "sgd", "tune": {"lr": [0.01, 0.02]}}
+    [tuned] = resolve(experiment(methods=[constant], panels=[], tuning={"epochs": 2})).tuned
+    assert tuned.trials[0].horizon is None  # such steps know no end

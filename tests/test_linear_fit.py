@@ -90,6 +90,24 @@ def test_same_iterates_as_sso(name, rule, lr, inner):
     assert sum(found.forms.values()) == 40
 
 
+@pytest.mark.parametrize("name", BACKENDS)
+@pytest.mark.parametrize("lr", [None, 1.5])
+def test_batches_without_a_gradient_leave_the_line_search_as_it_was(name, lr):
+    X, y = data(loss=to.losses.Squared)
+    X = sp.csr_array(X.toarray() * (np.arange(60) % 3 > 0)[:, None])
+    y = y * (np.arange(60) % 3 > 0)  # every third example is 0, and its target too
+    options = {"rule": to.LineSearch(), "inner": to.Armijo(max_steps=10), "lr": lr}
+    expected, totals = by_sso(
+        X, y, to.losses.Squared, batch_size=1, steps=90, seed=3, l2=0.0, bias=False, schedule=None,
+        **options,
+    )  # fmt: skip
+    with backend.use(name):
+        found = fit(X, y, loss=to.losses.Squared, batch_size=1, steps=90, seed=3, **options)
+    agree(found.theta, expected)
+    assert found.counts.value_calls == totals.value_calls
+    assert found.counts.inner_steps == totals.inner_steps
+
+
 @pytest.mark.parametrize("form", ["dual", "primal", "matvec"])
 @pytest.mark.parametrize("dense", [False, True])
 def test_hundred_steps_in_every_form_and_backend(form, dense):

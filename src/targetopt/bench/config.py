@@ -21,7 +21,8 @@ MAIN = "main"
 class RunConfig:
     """One run, resolved: everything its numbers depend on, and how it is shown.
 
-    ``panels`` are the figures it is drawn in; ``tuned`` the options that were chosen for it.
+    ``panels`` are the figures it is drawn in; ``tuned`` the options that were chosen for it. ``horizon`` is
+    how many epochs there are for schedules that end with the run, if it is but the beginning of such a run.
     """
 
     problem: Mapping[str, Any]
@@ -34,6 +35,12 @@ class RunConfig:
     method_label: str
     panels: tuple[str, ...] = (MAIN,)
     tuned: tuple[str, ...] = ()
+    horizon: int | None = None
+
+    @property
+    def scheduled_epochs(self) -> int:
+        """What schedules take for the length of the run."""
+        return self.horizon or self.epochs
 
     def resolved(self) -> dict[str, Any]:
         """The configuration as plain JSON values; labels are no part of it."""
@@ -45,6 +52,7 @@ class RunConfig:
             "batch_size": self.batch_size,
             "epochs": self.epochs,
             "engine": self.engine,
+            **({} if self.horizon is None else {"horizon": self.horizon}),
         }
 
     @cached_property

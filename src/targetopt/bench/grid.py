@@ -326,9 +326,12 @@ def _cross(
 
     def run(alternative: int, seed: int, epochs: int, *, shown: bool) -> RunConfig:
         tried = "" if shown else f" ({_spelt(method.values[alternative])})"
+        chosen = method.alternatives[alternative]
+        # A short trial is the beginning of the run it stands for, not that run in haste.
+        beginning = epochs < problem.epochs and chosen.knows_its_end
         return RunConfig(
             problem=problem.options,
-            method=method.alternatives[alternative],
+            method=chosen,
             seed=seed,
             batch_size=size,
             epochs=epochs,
@@ -337,6 +340,7 @@ def _cross(
             method_label=method.label + tried,
             panels=method.panels if shown else (),
             tuned=tuple(choice.values.get("tune", ())) if shown else (),
+            horizon=problem.epochs if beginning else None,
         )
 
     seeds = _seeds(experiment.seeds)

@@ -42,7 +42,8 @@ class ImitationSession:
         self.rounds = 0
         self.gathering_time = self.updating_time = math.nan
         self.states = LabelledStates(problem, *self._gather())
-        self.trainer = config.method.trainer(self.states, self.model, self.total_steps, self.size)
+        scheduled = config.scheduled_epochs
+        self.trainer = config.method.trainer(self.states, self.model, scheduled, self.size)
 
     @property
     def counts(self) -> Counts:

@@ -149,6 +149,11 @@ class Method(BaseModel):
     def l2(self, problem: Problem) -> float:
         return problem.l2 if self.weight_decay == "problem" else float(self.weight_decay)
 
+    @property
+    def knows_its_end(self) -> bool:
+        """Whether the steps depend on how many there will be."""
+        return self.schedule == "exponential"
+
     def make_schedule(self, total_steps: int) -> schedules.Schedule:
         if self.schedule == "exponential":
             return schedules.exponential(total_steps)

@@ -78,7 +78,8 @@ class TorchSession:
         self.batch_size = problem.n if config.batch_size == "full" else int(config.batch_size)
         self.steps_per_epoch = -(-problem.n // self.batch_size)
         self.total_steps = config.epochs * self.steps_per_epoch
-        self.trainer = config.method.trainer(problem, self.model, self.total_steps, self.batch_size)
+        scheduled = config.scheduled_epochs * self.steps_per_epoch
+        self.trainer = config.method.trainer(problem, self.model, scheduled, self.batch_size)
 
     @property
     def counts(self) -> Counts:
@@ -120,6 +121,7 @@ class CompiledSession:
         size = problem.n if config.batch_size == "full" else int(config.batch_size)
         self.steps_per_epoch = -(-problem.n // size)
         self.total_steps = config.epochs * self.steps_per_epoch
+        scheduled = config.scheduled_epochs * self.steps_per_epoch
         method = config.method.on_linear(problem, size)
         assert method is not None  # choose_engine has seen to that
         weight, bias = problem.parameters_of(problem.model(config.seed))
@@ -134,7 +136,7 @@ class CompiledSession:
                 inner=method.inner,
                 baseline=method.baseline,
                 lr=method.lr,
-                schedule=config.method.make_schedule(self.total_steps),
+                schedule=config.method.make_schedule(scheduled),
                 batch_size=size,
                 seed=config.seed,
                 l2=config.method.l2(problem),

@@ -159,9 +159,12 @@ def _propose(
     _, memory, numbers, _ = state
     eta = rule.lr * multiplier
     if rule.kind == LINE_SEARCH_RULE:
-        accepted = _target_line_search(objective, rule, rows, z, slope, squared, state)
-        numbers[RULE_NUMBER] = accepted
-        eta = accepted * multiplier
+        if squared != 0.0:
+            accepted = _target_line_search(objective, rule, rows, z, slope, squared, state)
+            numbers[RULE_NUMBER] = accepted
+            eta = accepted * multiplier
+        elif not np.isnan(numbers[RULE_NUMBER]):  # any η would do, and none is tried
+            eta = min(numbers[RULE_NUMBER], rule.ceiling) * multiplier
     elif rule.kind == ADAGRAD_NORM:
         numbers[RULE_NUMBER] += squared
         if numbers[RULE_NUMBER] > 0.0:

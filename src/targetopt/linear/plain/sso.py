@@ -105,10 +105,13 @@ def _propose(
     eta = rule.lr * multiplier
     squared = float(slope @ slope) / rows.size
     if rule.kind == LINE_SEARCH_RULE:
-        numbers[RULE_NUMBER] = _target_line_search(
-            loss, rule, y, z, slope, squared, numbers, counts
-        )
-        eta = numbers[RULE_NUMBER] * multiplier
+        if squared != 0:
+            numbers[RULE_NUMBER] = _target_line_search(
+                loss, rule, y, z, slope, squared, numbers, counts
+            )
+            eta = numbers[RULE_NUMBER] * multiplier
+        elif not np.isnan(numbers[RULE_NUMBER]):  # any η would do, and none is tried
+            eta = min(numbers[RULE_NUMBER], rule.ceiling) * multiplier
     elif rule.kind == ADAGRAD_NORM:
         numbers[RULE_NUMBER] += squared
         eta /= numbers[RULE_NUMBER] ** 0.5 if numbers[RULE_NUMBER] > 0 else 1.0
