@@ -10,13 +10,14 @@ import gc
 import json
 import platform
 import statistics
-import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+
+from targetopt.bench import provenance
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -64,16 +65,9 @@ def stamp(*packages: str) -> dict[str, Any]:
             versions[package] = version(package)
         except PackageNotFoundError:
             versions[package] = "not installed"
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty"],
-        capture_output=True,
-        text=True,
-        cwd=Path(__file__).parent,
-        check=False,
-    ).stdout.strip()
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": commit or "unknown",
+        "commit": provenance.commit() or "unknown",
         "python": platform.python_version(),
         "machine": f"{platform.system()} {platform.machine()}",
         "threads": 1,
