@@ -10,7 +10,7 @@ import pytest
 
 import targetopt as to
 from targetopt.bench import Experiment, RunConfig, SpecError, Store, expand, register_rule, run
-from targetopt.bench.methods import RULES
+from targetopt.bench.named_rules import RULES
 from targetopt.bench.work import Task, perform
 
 PLUGIN = str(Path(__file__).with_name("bench_plugin.py"))

@@ -13,7 +13,8 @@ from targetopt.bench.config import RunConfig
 from targetopt.bench.document import SpecError
 from targetopt.bench.files import StoreError
 from targetopt.bench.grid import expand
-from targetopt.bench.methods import METHODS, Method, register, register_rule
+from targetopt.bench.methods import METHODS, Method, register
+from targetopt.bench.named_rules import register_rule
 from targetopt.bench.runner import run
 from targetopt.bench.spec import Experiment
 from targetopt.bench.store import Run, Store, modelled_cost

@@ -21,7 +21,8 @@ from targetopt.bench import status as progress_report
 from targetopt.bench.campaign import Assignment, Summary
 from targetopt.bench.document import SpecError
 from targetopt.bench.economy import economy, total
-from targetopt.bench.methods import METHODS, RULES, InnerName, Method, ScheduleName
+from targetopt.bench.methods import METHODS, InnerName, Method, ScheduleName
+from targetopt.bench.named_rules import RULES
 from targetopt.bench.progress import display_for, named, spoken
 from targetopt.bench.runner import run as run_experiment
 from targetopt.bench.spec import Experiment
@@ -288,10 +289,11 @@ def foresee(assignments: Mapping[str, Assignment], time_limit: float | None = No
     """How many runs there are, how many are done, and what the others will take."""
     announce("Counting the runs, and making a few steps of each kind …")
     costs = economy(assignments, time_limit)
-    table = Table("experiment", "runs", "of its own", "done", "core time", box=None)
-    rows = {**costs, "all": total(costs)} if len(costs) > 1 else costs
-    for name, cost in rows.items():
-        table.add_row(name, *map(str, (cost.runs, cost.own, cost.done)), spoken(cost.seconds))
+    several = len(costs) > 1  # which may have runs in common
+    table = Table("experiment", "runs", *["of its own"] * several, "done", "core time", box=None)
+    for name, cost in ({**costs, "all": total(costs)} if several else costs).items():
+        counts = (cost.runs, *[cost.own] * several, cost.done)
+        table.add_row(name, *map(str, counts), spoken(cost.seconds))
     console.print(table)
     announce(
         "Core time is of what is not done yet, on one core that has nothing else to do, each run by itself; those "

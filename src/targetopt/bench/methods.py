@@ -10,12 +10,13 @@ from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from torch import nn
 
 from targetopt import inner as solvers
 from targetopt import rules, schedules
 from targetopt.baselines import SLS, SVRG, AdaGradNorm, theoretical_step
+from targetopt.bench.named_rules import RULES, RuleName
 from targetopt.bench.trainers import GradientTrainer, SlsTrainer, SsoTrainer, SvrgTrainer, Trainer
 from targetopt.linear import baselines as compiled
 from targetopt.linear.spec import RULE_KINDS
@@ -25,50 +26,6 @@ from targetopt.problems import Problem
 
 InnerName = Literal["armijo", "gradient-descent", "adam", "lbfgs", "gauss-newton", "exact"]
 ScheduleName = Literal["constant", "inverse-sqrt", "exponential"]
-
-RULES: dict[str, tuple[rules.Rule, str]] = {
-    "gradient-step": (rules.GradientStep(), "SSO"),
-    "line-search": (rules.LineSearch(), "SSO-SLS"),
-    "adagrad": (rules.AdaGrad(), "SSO-AdaGrad"),
-    "adagrad-norm": (rules.AdaGradNorm(), "SSO-AdaGradNorm"),
-    "newton": (rules.Newton(), "SSO-Newton"),
-    "ftrl": (rules.FTRL(), "SSO-FTRL"),
-}
-"""What ``rule`` can be, and what a method with it is called in legends."""
-
-
-def register_rule(name: str, rule: rules.Rule, title: str | None = None) -> None:
-    """Let specifications write ``rule = name`` in methods named ``sso``.
-
-    Args:
-        name: what is typed.
-        rule: the rule itself; rules are pure, so one serves all runs.
-        title: what legends call SSO with it; ``SSO-name`` if left out.
-
-    Example:
-        >>> import targetopt as to
-        >>> from targetopt.bench.methods import RULES
-        >>> register_rule("bold-newton", to.Newton(floor=0.001))
-        >>> Sso(rule="bold-newton", m=10).label()
-        'SSO-bold-newton m=10'
-        >>> del RULES["bold-newton"]
-    """
-    if not isinstance(rule, rules.Rule):
-        why = f"rule={rule!r} must be a targetopt.Rule that has been made"
-        raise TypeError(f"{why}, like targetopt.Newton(), with its brackets.")
-    taken, _ = RULES.setdefault(name, (rule, title or f"SSO-{name}"))
-    if taken != rule:
-        raise ValueError(f"a rule named {name!r} is registered already: choose another name")
-
-
-def _known_rule(value: str) -> str:
-    if value in RULES:
-        return value
-    *others, last = (repr(name) for name in RULES)
-    raise ValueError(f"must be {', '.join(others)} or {last}")
-
-
-RuleName = Annotated[str, AfterValidator(_known_rule)]
 
 
 def _is_number(value: Any) -> bool:
