@@ -13,7 +13,7 @@ import time
 import psutil
 
 from benchmarks.harness import save, table, verdict
-from targetopt.bench import Experiment, run
+from targetopt.lab import Experiment, run
 
 RUNS = 1000
 LIMIT_MS = 20.0

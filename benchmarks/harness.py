@@ -17,7 +17,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from targetopt.bench import provenance
+from targetopt.lab.store import provenance
 
 RESULTS = Path(__file__).parent / "results"
 

@@ -10,8 +10,8 @@ import torch
 import targetopt as to
 from benchmarks.harness import in_turns, one_thread, save, table, verdict
 from targetopt import imitation as im
-from targetopt.problems.imitation.network import Array
-from targetopt.problems.imitation.update import SsoUpdate, TorchUpdate, Update
+from targetopt.imitation.policies.network import Array
+from targetopt.imitation.update import SsoUpdate, TorchUpdate, Update
 
 STATES = 1000
 INNER_STEPS = 100

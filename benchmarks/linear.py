@@ -21,7 +21,7 @@ from sklearn.datasets import load_svmlight_file
 import targetopt as to
 from benchmarks.harness import RESULTS, in_turns, one_thread, save, table, verdict
 from targetopt.linear import Run
-from targetopt.linear.operators import design
+from targetopt.linear.design import design
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 FILES = {
@@ -180,8 +180,8 @@ def measure_peak_memory() -> None:
     X = sp.csr_matrix((X.data, X.indices.astype(np.int32), X.indptr.astype(np.int32)), X.shape)
     fits = [
         {"inner": to.Armijo(max_steps=100), "batch_size": 125, "steps": 200},
-        {"inner": to.LBFGS(max_steps=20), "steps": 5, "l2": 1e-4},
-        {"rule": to.Newton(), "inner": to.Exact(), "steps": 3, "l2": 1e-4},
+        {"inner": to.LBFGS(max_steps=20), "steps": 5, "weight_decay": 1e-4},
+        {"rule": to.Newton(), "inner": to.Exact(), "steps": 3, "weight_decay": 1e-4},
     ]
     for options in fits:  # compile first: compilers need memory too
         to.linear.fit(X[:130, :50], y[:130], **{**options, "batch_size": 64, "steps": 1})

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
+from targetopt.lab.problems import Problem, register
 from targetopt.losses import Squared
-from targetopt.problems import Problem, register
 from targetopt.types import Forward
 
 

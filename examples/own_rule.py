@@ -15,7 +15,7 @@ import torch
 from sklearn.datasets import load_breast_cancer
 
 import targetopt as to
-from targetopt.bench import register_rule
+from targetopt.registry import register_rule
 from targetopt.rules.memory import grown, memory_kind, rows_of
 from targetopt.types import State
 

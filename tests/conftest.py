@@ -1,8 +1,10 @@
-"""Fixtures that every test file may use."""
+"""Fixtures that every test file may use, and the one door to the real data beside the checkout."""
 
 import os
 import signal
+import sys
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -14,15 +16,66 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Plugins register their problems when imported, which is the engine's to do, not the doctest collector's.
-collect_ignore = ["bench_plugin.py", "bench_trap.py"]
+collect_ignore = ["lab_plugin.py", "lab_trap.py"]
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+BESIDE = REPOSITORY.parent / "shared"
+
+
+class RealData:
+    """Real data files, which a checkout may have beside it and a fresh clone does not have.
+
+    Call it with a data set's name for the path of its file; the test is skipped where it is not.
+    """
+
+    directory = BESIDE / "data"
+    files: ClassVar = {
+        "mushrooms": "mushrooms.bz2",
+        "ijcnn1": "ijcnn1.tr.bz2",
+        "rcv1-v2-subset": "rcv1_like_20242.binary.bz2",
+    }
+
+    def __call__(self, name: str) -> Path:
+        path = self.directory / self.files[name]
+        if not path.is_file():
+            pytest.skip(f"needs the real data set {name}: there is no {path}")
+        return path
 
 
 @pytest.fixture(scope="session")
-def shared_data() -> Path:
-    """The directory of real data files that lies beside the checkout."""
-    directory = REPOSITORY.parent / "shared" / "data"
-    if not directory.is_dir():
-        pytest.skip(f"no real data beside the checkout: {directory} does not exist")
-    return directory
+def real_data() -> RealData:
+    """The only way to the real data: tests that do not ask for it cannot open them (see below)."""
+    return RealData()
+
+
+_may_open_real_data = False
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "real_data" in getattr(item, "fixturenames", ()):
+            item.add_marker("real_data")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item):
+    global _may_open_real_data
+    _may_open_real_data = "real_data" in getattr(item, "fixturenames", ())
+    try:
+        return (yield)
+    finally:
+        _may_open_real_data = False
+
+
+def _refuse_real_data(event: str, arguments: tuple) -> None:
+    """Tests must pass on a clone that stands alone, so none may find the real data by itself."""
+    if event != "open" or _may_open_real_data or not isinstance(arguments[0], str | os.PathLike):
+        return
+    if os.fspath(arguments[0]).startswith(f"{BESIDE}{os.sep}"):
+        raise PermissionError(
+            f"a test opened {arguments[0]}, which a fresh clone does not have. Ask for it through "
+            "the fixture real_data, which skips the test where the file is missing."
+        )
+
+
+sys.addaudithook(_refuse_real_data)

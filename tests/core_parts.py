@@ -64,6 +64,12 @@ def moody_mlp(outputs: int = 1) -> nn.Sequential:
     return model.double()
 
 
+def network() -> nn.Sequential:
+    """A small network whose targets are a vector; always the same one."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 1), nn.Flatten(0)).double()
+
+
 @dataclass
 class Problem:
     """Batches of one small data set: a model, its targets and its oracle."""

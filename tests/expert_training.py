@@ -7,9 +7,9 @@ import signal
 import sys
 from pathlib import Path
 
-from targetopt.problems.imitation.expert import NetworkExpert
-from targetopt.problems.imitation.experts.recipes import PPO, SAC
-from targetopt.problems.imitation.experts.training import train_expert
+from targetopt.imitation.expert import NetworkExpert
+from targetopt.imitation.experts.recipes import PPO, SAC
+from targetopt.imitation.experts.training import train_expert
 
 RECIPES = {
     # a ring of 250 transitions, which the training runs round before and after it is killed

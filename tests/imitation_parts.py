@@ -6,14 +6,14 @@ import gymnasium
 import numpy as np
 
 from targetopt import imitation as im
-from targetopt.problems.imitation.network import Array
+from targetopt.imitation.policies.network import Array
 
 
 def teacher(environment: im.Environment, seed: int = 7) -> im.NetworkExpert:
     """A network expert of the right widths, with lively actions."""
     network = im.GaussianPolicy(
         environment.observation_size, environment.action_size, hidden=(32, 32), seed=seed
-    ).numpy()
+    ).arrays_network()
     return im.NetworkExpert(
         network, "tanh", low=environment.low, high=environment.high, environment=environment.name
     )

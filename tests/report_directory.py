@@ -18,7 +18,7 @@ import numpy as np
 from scipy.special import expit
 from sklearn.datasets import load_breast_cancer, load_wine
 
-from targetopt.bench.store import Store
+from targetopt.lab.store.directory import Store
 
 HOSTILE = "<img src=x onerror=alert(1)>$x_1$</script>&amp;"
 
@@ -27,8 +27,8 @@ INNER = [0, 7, 19, 40, 83]
 LOSSES = [4.0, 2.0, 1.0, 0.5, 0.25]
 
 PROBLEMS = (
-    {"name": "breast-cancer", "label": "breast cancer, logistic", "l2": 0.0},
-    {"name": "wine", "label": "wine, logistic", "l2": 0.0},
+    {"name": "breast-cancer", "label": "breast cancer, logistic", "weight_decay": 0.0},
+    {"name": "wine", "label": "wine, logistic", "weight_decay": 0.0},
 )
 METHODS = (
     {"name": "sgd", "label": "SGD", "lr": 0.1},
@@ -163,6 +163,8 @@ def manifest(
         "id": run,
         "status": status,
         "reason": reason,
+        "attempt": 1,
+        "time_limit": 1.0 if status == "timeout" else None,
         "problem": dict(problem),
         "method": dict(method),
         "seed": seed,
@@ -229,6 +231,19 @@ def add_rows(
     return entry["id"]
 
 
+def write_plan(store: Store, runs: Sequence[str], **further: Any) -> None:
+    """``plan.json`` as the engine writes it; runs without a manifest are still to come."""
+    plan = []
+    for run in runs:
+        entry = store.manifest(run) or {
+            "problem": {"label": "p"}, "method": {"label": "m"}, "batch_size": "full", "seed": 0,
+        }  # fmt: skip
+        labels = {key: entry[key]["label"] for key in ("problem", "method")}
+        size = {key: entry[key] for key in ("batch_size", "seed")}
+        plan.append({"id": run, **labels, **size, **further})
+    (store.directory / "plan.json").write_text(json.dumps(plan))
+
+
 def make(
     directory: Path,
     *,
@@ -242,20 +257,11 @@ def make(
     directory.mkdir(parents=True, exist_ok=True)
     store = Store(directory)
     store.prepare()
-    plan = []
+    made = []
     for problem in problems:
         for batch in batches:
             for method in (*methods, WILD):
-                for seed in range(seeds):
-                    run = add(store, problem, method, seed, batch, epochs)
-                    plan.append(
-                        {
-                            "id": run,
-                            "problem": problem["label"],
-                            "method": method["label"],
-                            "seed": seed,
-                        }
-                    )
+                made += [add(store, problem, method, seed, batch, epochs) for seed in range(seeds)]
     failed = manifest(
         problems[0],
         methods[0],
@@ -266,8 +272,7 @@ def make(
         "RuntimeError: the oracle <b>went away</b>",
     )
     store.save(failed, [])
-    plan += [{"id": failed["id"]}, {"id": "f" * 16}]
-    (directory / "plan.json").write_text(json.dumps(plan))
+    write_plan(store, [*made, failed["id"], "f" * 16])
     (directory / "spec.toml").write_text('name = "test grid"\nseeds = 3\n')
     return store
 
@@ -298,4 +303,4 @@ def make_exact(directory: Path) -> None:
     made.append(add_rows(store, rows(7.0), label=HOSTILE, problem=problem, lr=2))
     failed = {"label": "A", "seed": 5, "status": "failed", "reason": HOSTILE, "problem": problem}
     made.append(add_rows(store, [], **failed))
-    (directory / "plan.json").write_text(json.dumps([{"id": run} for run in made]))
+    write_plan(store, made)

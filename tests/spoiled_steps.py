@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -137,11 +137,12 @@ def of_another_model(run: Run) -> Callable[[], Tensor]:
 
 def with_rule(run: Run, rule: to.Rule, oracle: Any, **options: Any) -> None:
     kept, run.opt.rule = run.opt.rule, rule
-    state, run.opt._rule_state = run.opt._rule_state, {}
+    state = run.opt._progress
+    run.opt._progress = replace(state, rule_state={})
     try:
         run.opt.step(run.forward, oracle, **options)
     finally:
-        run.opt.rule, run.opt._rule_state = kept, state
+        run.opt.rule, run.opt._progress = kept, state
 
 
 def with_newton(run: Run, oracle: Any) -> None:

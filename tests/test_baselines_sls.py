@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+from dataclasses import asdict
 
 import pytest
 import torch
@@ -11,8 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import softplus
 
+import targetopt as to
 from targetopt import schedules
 from targetopt.baselines import SLS
+from targetopt.baselines.sls import Search
 from targetopt.types import BadArgument
 
 
@@ -206,7 +209,8 @@ def test_interpolation_is_reached_linearly_without_a_step_size():
 def test_weight_decay_is_the_penalty_written_out():
     loss = logistic(4)
     a, b = weights(1), weights(1)
-    decayed, written = SLS([a], 20.0, weight_decay=0.2), SLS([b], 20.0)
+    options = {"c": 0.1, "shrink": 0.9, "reset": "restart"}
+    decayed, written = SLS([a], 20.0, weight_decay=0.2, **options), SLS([b], 20.0, **options)
     for _ in range(15):
         penalty = 0.1 * a.detach().square().sum()
         value = decayed.step(lambda: loss(a))
@@ -261,7 +265,7 @@ def test_a_trial_that_is_not_finite_is_a_rejected_trial(value):
 def test_a_search_that_finds_nothing_moves_nothing():
     """The value rises where the gradient says it falls: no step can satisfy the condition."""
     w = torch.ones(2, dtype=torch.float64, requires_grad=True)
-    opt = SLS([w], 1.0, max_backtracks=9, reset="keep")
+    opt = SLS([w], 0.5, max_backtracks=9, reset="keep")
     opt.step(lambda: quadratic(w))
     step, before = opt.step_size, w.detach().clone()
     opt.step(lambda: w.sum() - 2 * w.detach().sum())
@@ -313,7 +317,6 @@ def test_grad_fields_are_left_alone_and_the_loss_before_the_step_is_returned():
         ({"shrink": 1.5}, "shrink=1.5"),
         ({"growth": 0.5}, "growth=0.5"),
         ({"reset": 2}, "reset=2"),
-        ({"reset": "grow"}, "batches_per_epoch"),
         ({"reset": "grow", "batches_per_epoch": 0}, "batches_per_epoch=0"),
         ({"reset": "grow", "batches_per_epoch": 2.5}, "whole number"),
         ({"max_backtracks": -1}, "max_backtracks=-1"),
@@ -323,3 +326,15 @@ def test_grad_fields_are_left_alone_and_the_loss_before_the_step_is_returned():
 def test_wrong_options_are_explained(options, message):
     with pytest.raises(BadArgument, match=message):
         SLS([torch.zeros(2, requires_grad=True)], **options)
+
+
+def test_the_defaults_are_defined_once():
+    """Those of the optimiser, of `linear.fit`'s baseline and of specifications."""
+    group = SLS([torch.zeros(2, requires_grad=True)]).param_groups[0]
+    search = asdict(Search())
+    assert search == {name: group[name] for name in search}
+    assert search == asdict(to.linear.baselines.SLS())
+    usual = pytest.importorskip("targetopt.lab.spec.methods").Sls()
+    assert {name: search[name] for name in ("c", "shrink", "reset", "growth")} == {
+        name: getattr(usual, name) for name in ("c", "shrink", "reset", "growth")
+    }

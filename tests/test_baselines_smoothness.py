@@ -18,11 +18,11 @@ from targetopt.baselines import batch_smoothness, linear_smoothness, theoretical
 from targetopt.types import BadArgument
 
 
-def reference(X, L, bias=False, l2=0.0):
+def reference(X, L, bias=False, weight_decay=0.0):
     X = np.asarray(X, dtype=np.float64)
     if bias:
         X = np.hstack([X, np.ones((len(X), 1))])
-    return L * np.linalg.eigvalsh(X.T @ X)[-1] / len(X) + l2
+    return L * np.linalg.eigvalsh(X.T @ X)[-1] / len(X) + weight_decay
 
 
 entries = st.floats(-100, 100).map(lambda v: 0.0 if abs(v) < 1e-3 else v)
@@ -32,10 +32,10 @@ formats = [np.asarray, scipy.sparse.csr_array, scipy.sparse.csc_matrix, torch.te
 
 @given(matrices, st.sampled_from([0.25, 1.0]), st.booleans(), st.sampled_from([0.0, 0.5]))
 @settings(deadline=None)
-def test_small_matrices_in_every_format(X, L, bias, l2):
-    expected = reference(X, L, bias, l2)
+def test_small_matrices_in_every_format(X, L, bias, weight_decay):
+    expected = reference(X, L, bias, weight_decay)
     for convert in formats:
-        found = linear_smoothness(convert(X), L, bias=bias, l2=l2)
+        found = linear_smoothness(convert(X), L, bias=bias, weight_decay=weight_decay)
         assert found == pytest.approx(expected, rel=1e-10, abs=1e-10)
 
 
@@ -46,7 +46,7 @@ def test_large_matrices_where_lanczos_is_used(shape, bias, sparse):
     rng = np.random.default_rng(0)
     X = rng.standard_normal(shape) * (rng.random(shape) < 0.05)
     data = scipy.sparse.csr_array(X) if sparse else X
-    found = linear_smoothness(data, 0.25, bias=bias, l2=0.01)
+    found = linear_smoothness(data, 0.25, bias=bias, weight_decay=0.01)
     assert found == pytest.approx(reference(X, 0.25, bias, 0.01), rel=1e-9)
 
 
@@ -88,9 +88,9 @@ def test_it_bounds_the_curvature_of_the_real_loss_and_is_attained_by_the_squared
         w = 0.1 * torch.ones(64, dtype=torch.float64)
         return float(torch.linalg.eigvalsh(torch.autograd.functional.hessian(objective, w))[-1])
 
-    squared = linear_smoothness(X, losses.Squared.smoothness, l2=0.1)
+    squared = linear_smoothness(X, losses.Squared.smoothness, weight_decay=0.1)
     assert largest(losses.Squared(y)) == pytest.approx(squared, rel=1e-9)
-    logistic = linear_smoothness(X, losses.Logistic.smoothness, l2=0.1)
+    logistic = linear_smoothness(X, losses.Logistic.smoothness, weight_decay=0.1)
     assert largest(losses.Logistic(y)) <= logistic
 
 
@@ -99,11 +99,11 @@ def test_batches():
     X = rng.standard_normal((40, 6))
     batches = np.split(rng.permutation(40), 5)
     for data in (X, scipy.sparse.csr_array(X), torch.tensor(X)):
-        found = batch_smoothness(data, 0.25, batches, bias=True, l2=0.1)
+        found = batch_smoothness(data, 0.25, batches, bias=True, weight_decay=0.1)
         expected = [reference(X[rows], 0.25, True, 0.1) for rows in batches]
         np.testing.assert_allclose(found, expected, rtol=1e-10)
     # λ_max of an average is at most the largest λ_max
-    assert found.max() >= linear_smoothness(X, 0.25, bias=True, l2=0.1)
+    assert found.max() >= linear_smoothness(X, 0.25, bias=True, weight_decay=0.1)
 
 
 @given(matrices)
@@ -129,7 +129,7 @@ def test_integer_and_single_precision_data():
 
 def test_zero_data_are_flat_and_have_no_theoretical_step():
     assert linear_smoothness(np.zeros((3, 2)), 1.0) == 0.0
-    assert linear_smoothness(scipy.sparse.csr_array((3, 2)), 1.0, l2=0.5) == 0.5
+    assert linear_smoothness(scipy.sparse.csr_array((3, 2)), 1.0, weight_decay=0.5) == 0.5
     assert theoretical_step(linear_smoothness(np.zeros((3, 2)), 1.0, bias=True)) == 0.5
     with pytest.raises(BadArgument, match=r"smoothness=0\.0"):
         theoretical_step(0.0)
@@ -169,7 +169,7 @@ def test_sgd_with_the_theoretical_step_descends_and_four_times_it_does_not():
         (lambda: linear_smoothness(np.full((2, 2), 1e200), 1.0), "overflows"),
         (lambda: linear_smoothness(np.eye(2), None), "baselines.SLS"),
         (lambda: linear_smoothness(np.eye(2), 0.0), r"loss_smoothness=0\.0"),
-        (lambda: linear_smoothness(np.eye(2), 1.0, l2=-1), "l2=-1"),
+        (lambda: linear_smoothness(np.eye(2), 1.0, weight_decay=-1), "weight_decay=-1"),
         (lambda: batch_smoothness(np.eye(2), 1.0, []), "batches is empty"),
         (lambda: batch_smoothness(np.eye(2), 1.0, [[]]), "non-empty"),
         (lambda: batch_smoothness(np.eye(2), 1.0, [[0, 2]]), "row 2"),

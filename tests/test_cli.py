@@ -11,20 +11,39 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from targetopt import problems
-from targetopt.bench import METHODS, Experiment, Store, demo, expand, lines, run
-from targetopt.bench.commands import Axis, app
-from targetopt.bench.progress import display_for
-from targetopt.bench.runner import Tally
+from targetopt.lab import METHODS, Experiment, Store, expand, problems, run
+from targetopt.lab.cli.main import COMMANDS, make
+from targetopt.lab.cli.results import Axis
+from targetopt.lab.report import lines
+from targetopt.lab.run.progress import ShownRuns
+from targetopt.lab.run.runner import Tally
+from targetopt.lab.studies import demo
 
-PLUGIN = str(Path(__file__).with_name("bench_plugin.py"))
+PLUGIN = str(Path(__file__).with_name("lab_plugin.py"))
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
-COMMANDS = ("demo", "list", "run", "report", "status", "data list", "data fetch", "data verify")
+WITHIN = {
+    "data": ["list", "fetch", "verify", "where"],
+    "expert": ["list", "train", "evaluate"],
+    "ledger": ["show", "verify", "export"],
+}
+"""The commands of those commands that are groups."""
+HEAVY = {
+    "torch",
+    "numpy",
+    "scipy",
+    "numba",
+    "sklearn",
+    "matplotlib",
+    "pyarrow",
+    "PIL",
+    "jinja2",
+}
+"""What takes long to import; nothing of it is needed to print help."""
 
 
 def invoke(*words: str | Path, code: int = 0) -> str:
     """Output of a command, standard error included, which ends with ``code``."""
-    result = CliRunner(env={"COLUMNS": "200"}).invoke(app, [str(word) for word in words])
+    result = CliRunner(env={"COLUMNS": "200"}).invoke(make(), [str(word) for word in words])
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     assert result.exit_code == code, result.output
@@ -33,10 +52,27 @@ def invoke(*words: str | Path, code: int = 0) -> str:
 
 def test_help_names_every_command_and_each_has_examples() -> None:
     overview = invoke("--help")
-    for command in COMMANDS:
-        assert command.split()[0] in overview
-        text = invoke(*command.split(), "--help")
-        assert re.search(rf"Examples:\s+targetopt {command}", text), text
+    for command, entry in COMMANDS.items():
+        assert re.search(rf"^  {command} +{re.escape(entry.help)}$", overview, re.MULTILINE)
+        for words in [[command, name] for name in WITHIN.get(command, ())] or [[command]]:
+            text = invoke(*words, "--help")
+            assert re.search(rf"Examples:\s+targetopt {' '.join(words)}", text), text
+
+
+@pytest.mark.parametrize(
+    "words", [["--help"], *([command, "--help"] for command in COMMANDS if command != "data")]
+)
+def test_help_imports_nothing_that_takes_long(words: list[str]) -> None:
+    """Each command imports what it needs when it runs; its module and its help need none of that."""
+    code = (
+        "import sys\nfrom targetopt.lab.cli.main import main\n"
+        f"try:\n    main({words!r})\nexcept SystemExit as end:\n    assert not end.code\n"
+        "print(*sorted({name.partition('.')[0] for name in sys.modules}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.splitlines()[-1].split())
+    assert {"typer", "targetopt"} <= loaded
+    assert not loaded & HEAVY
 
 
 def test_lists() -> None:
@@ -44,7 +80,7 @@ def test_lists() -> None:
     for name in (*problems.names(), *METHODS):
         assert name in everything
     assert "m=20" in invoke("list", "methods")
-    assert "l2=0.0" in invoke("list", "problems")
+    assert "weight_decay=0.0" in invoke("list", "problems")
     assert invoke("list", "figures").startswith("figures: ")
     assert "problems" in invoke("list", "pictures", code=2)
 
@@ -75,7 +111,7 @@ def test_run_and_status(tmp_path: Path) -> None:
     assert shown.count("the simulator is out of paper") == 2
     ended = Store(out).ended()
     Store(out).manifest_path(ended[0]).unlink()
-    Store(out).claims.take(ended[1])
+    Store(out).locks.take(ended[1])
     assert "1 running · 1 waiting" in invoke("status", out)
     assert "only='xyz' is no run" in invoke("run", spec, "--out", out, "--only", "xyz", code=1)
     assert "no tracker is named 'pen'" in invoke(
@@ -137,7 +173,7 @@ def test_without_the_extra_the_command_says_how_to_get_it(tmp_path: Path) -> Non
         check=False,
     )
     assert result.returncode == 1
-    assert "pip install 'targetopt[bench]'" in result.stderr
+    assert "pip install 'targetopt[lab]'" in result.stderr
     assert "Traceback" not in result.stderr
 
 
@@ -154,10 +190,10 @@ def test_the_installed_command_is_the_module() -> None:
 
 def test_a_bar_that_is_never_shown_leaves_the_terminal_alone() -> None:
     written = io.StringIO()
-    display = display_for(Console(file=written, force_terminal=True))
+    display = ShownRuns(Console(file=written, force_terminal=True))
     display.close()
     assert "\x1b[?25l" not in written.getvalue()  # the cursor is hidden
-    display = display_for(Console(file=written, force_terminal=True))
+    display = ShownRuns(Console(file=written, force_terminal=True))
     display.update(Tally(total=2))
     display.close()
     assert written.getvalue().rindex("\x1b[?25h") > written.getvalue().rindex("\x1b[?25l")

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.datasets import load_svmlight_file
 
-from targetopt.problems.data import LabelledMatrix, ParseError, find
-from targetopt.problems.data.parse import _parse_clean, _parse_lines, parse_text, read_text
+from small_data import SMALL, TEXT
+from targetopt.lab.data import LabelledMatrix, ParseError, find
+from targetopt.lab.data.parse import _parse_clean, _parse_lines, parse_text, read_text
 
 numbers = st.floats(allow_nan=False, allow_infinity=False) | st.sampled_from([0.0, -0.0, 5e-324])
 spellings = st.sampled_from(["{!r}", "{:.17g}", "{:+.17e}"])
@@ -154,10 +155,17 @@ def test_canonical_form_sorts_merges_and_drops_zeros() -> None:
     assert data.X.data.tolist() == [2.0, 4.0]
 
 
+def test_a_file_agrees_with_scikit_learn(tmp_path: Path) -> None:
+    path = tmp_path / "small.bz2"
+    path.write_bytes(bz2.compress(TEXT))
+    data = parse_text(read_text(path, limit=SMALL.text_limit), columns=SMALL.columns)
+    X, y = load_svmlight_file(str(path), n_features=SMALL.columns, dtype=np.float64)
+    assert data.fingerprint == LabelledMatrix.canonical(sp.csr_array(X), y).fingerprint
+
+
 @pytest.mark.parametrize("name", ["mushrooms", "ijcnn1", "rcv1-v2-subset"])
-def test_real_files_agree_with_scikit_learn(name: str, shared_data: Path) -> None:
-    dataset = find(name)
-    path = next(shared_data / f for f in dataset.file_names if (shared_data / f).exists())
+def test_real_files_agree_with_scikit_learn(name: str, real_data) -> None:
+    dataset, path = find(name), real_data(name)
     data = parse_text(read_text(path, limit=dataset.text_limit), columns=dataset.columns)
     X, y = load_svmlight_file(str(path), n_features=dataset.columns, dtype=np.float64)
     other = LabelledMatrix.canonical(sp.csr_array(X), y)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from targetopt.problems.data import (
+from targetopt.lab.data import (
     CATALOGUE,
     DataError,
     Dataset,
@@ -22,9 +22,9 @@ from targetopt.problems.data import (
     load,
     locate,
 )
-from targetopt.problems.data.cache import read_parsed
-from targetopt.problems.data.catalogue import LIBSVM
-from targetopt.problems.data.parse import parse_text
+from targetopt.lab.data.cache import read_parsed
+from targetopt.lab.data.catalogue import LIBSVM
+from targetopt.lab.data.parse import parse_text
 
 TEXT = b"1 1:1 2:0.5\n2 3:2\n1 1:3\n"
 DATA = parse_text(TEXT, columns=3)
@@ -122,7 +122,7 @@ def test_missing_data_says_how_to_get_it_and_what_runs_now(tmp_path: Path) -> No
 def test_parsing_happens_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(tmp_path, TEXT)
     first = load(TINY, data_dir=tmp_path)
-    monkeypatch.setattr("targetopt.problems.data.cache.parse_text", None)  # may not be called
+    monkeypatch.setattr("targetopt.lab.data.cache.parse_text", None)  # may not be called
     second = load(TINY, data_dir=tmp_path)
     assert second.data.fingerprint == first.data.fingerprint
     np.testing.assert_array_equal(second.data.X.toarray(), first.data.X.toarray())
@@ -157,7 +157,7 @@ def test_a_cache_that_cannot_be_written_costs_only_time(
     loaded = load(TINY, data_dir=tmp_path / "data")
     assert loaded.data.fingerprint == TINY.fingerprint
     with pytest.raises(DataError, match=r"can be written: .*Name one with --data-dir"):
-        fetch(replace(TINY, stem="other"), data_dir=tmp_path / "a-file")
+        fetch(replace(TINY, stem="other", url=f"{LIBSVM}/other"), data_dir=tmp_path / "a-file")
 
 
 def _load_repeatedly(directory: Path, times: int) -> list[str]:
@@ -188,15 +188,16 @@ def test_the_catalogue_is_honest() -> None:
 
 
 @pytest.mark.parametrize("name", ["mushrooms", "ijcnn1", "rcv1-v2-subset"])
-def test_the_shared_directory_is_a_data_directory(name: str, shared_data: Path) -> None:
-    loaded = load(find(name), data_dir=shared_data)
-    assert loaded.path.parent == shared_data
+def test_a_directory_of_real_files_is_a_data_directory(name: str, real_data) -> None:
+    path = real_data(name)
+    loaded = load(find(name), data_dir=path.parent)
+    assert loaded.path == path
     assert loaded.data.X.shape == (loaded.dataset.rows, loaded.dataset.columns)
 
 
-def test_the_subset_never_answers_for_rcv1(shared_data: Path, tmp_path: Path) -> None:
-    assert locate(find("rcv1"), shared_data) is None
-    source = shared_data / "rcv1_like_20242.binary.bz2"
+def test_the_subset_never_answers_for_rcv1(real_data, tmp_path: Path) -> None:
+    source = real_data("rcv1-v2-subset")
+    assert locate(find("rcv1"), source.parent) is None
     shutil.copy(source, tmp_path / "rcv1_train.binary.bz2")
     with pytest.raises(MismatchError, match="non-zeros 1520304, expected 1498952"):
         load(find("rcv1"), data_dir=tmp_path)

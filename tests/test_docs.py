@@ -73,3 +73,15 @@ def test_ask_and_tell_in_processes_of_their_own():
     losses = [float(x) for x in re.findall(r"loss (\d\.\d+)", python("examples/ask_tell.py"))]
     assert len(losses) == 2
     assert losses[1] < losses[0]
+
+
+def test_the_beam_example_needs_fewer_solves_than_adam(monkeypatch, capsys):
+    """On its own seed and size; the example says how many solves each of them took."""
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    import stiff_beam
+
+    monkeypatch.setattr(stiff_beam, "CALLS", 12)
+    monkeypatch.setattr(stiff_beam, "SHOWN", (1, 5, 12))
+    found = stiff_beam.main()
+    assert found["sso"] < found["adam"]
+    assert "SSO needed" in capsys.readouterr().out

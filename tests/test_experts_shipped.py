@@ -10,19 +10,19 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from targetopt.bench.commands import app
-from targetopt.problems.imitation import GaussianPolicy, evaluate, load_expert
-from targetopt.problems.imitation.expert import SHIPPED
-from targetopt.problems.imitation.experts import card
-from targetopt.problems.imitation.experts.measure import CHOOSE, REPORT, WATCH
-from targetopt.problems.imitation.experts.recipes import default_steps, recipe_for, settings
+from targetopt.imitation import GaussianPolicy, evaluate, load_expert
+from targetopt.imitation.expert import SHIPPED
+from targetopt.imitation.experts import card
+from targetopt.imitation.experts.measure import CHOOSE, REPORT, WATCH
+from targetopt.imitation.experts.recipes import default_steps, recipe_for, settings
+from targetopt.lab.cli.main import make
 
 PROMISED = {"Hopper-v5": 3000.0, "Walker2d-v5": 4000.0}
 EXPERTS = [(name, family) for name in PROMISED for family in ("sac", "ppo")]
 
 
 def invoke(*words: str, code: int = 0) -> str:
-    done = CliRunner(env={"COLUMNS": "200"}).invoke(app, [str(word) for word in words])
+    done = CliRunner(env={"COLUMNS": "200"}).invoke(make(), [str(word) for word in words])
     assert done.exit_code == code, done.output
     return done.stdout if code == 0 else done.output
 

@@ -21,12 +21,12 @@ from stable_baselines3.common.buffers import ReplayBuffer
 from typer.testing import CliRunner
 
 from expert_training import RECIPES, small_training
-from targetopt.bench.commands import app
-from targetopt.problems.imitation import load_expert
-from targetopt.problems.imitation.experts import card, replay, snapshot
-from targetopt.problems.imitation.experts.ppo import PPOLearner
-from targetopt.problems.imitation.experts.recipes import PPO
-from targetopt.problems.imitation.experts.training import Training, train_expert
+from targetopt.imitation import load_expert
+from targetopt.imitation.experts import card, replay, snapshot
+from targetopt.imitation.experts.ppo import PPOLearner
+from targetopt.imitation.experts.recipes import PPO
+from targetopt.imitation.experts.training import Training, train_expert
+from targetopt.lab.cli.main import make
 from targetopt.types import BadArgument, Diverged
 
 
@@ -210,7 +210,7 @@ def test_the_command_trains_shows_progress_and_goes_on(tmp_path: Path) -> None:
         "--note",
         "Only seed 0 was tried.",
     ]
-    done = CliRunner(env={"COLUMNS": "200"}).invoke(app, words)
+    done = CliRunner(env={"COLUMNS": "200"}).invoke(make(), words)
     assert done.exit_code == 0, done.output
     assert "Hopper-v5 ppo: training" in done.output
     assert "(100 episodes)" in done.output or "100 episodes" in done.output
@@ -219,8 +219,8 @@ def test_the_command_trains_shows_progress_and_goes_on(tmp_path: Path) -> None:
     assert expert.card["settings"]["environments"] == PPO().environments
     assert (tmp_path / "Hopper-v5-ppo.md").read_text() == card.text(expert)
     before = contents(tmp_path)
-    assert CliRunner().invoke(app, words).exit_code == 0  # nothing is left to learn
+    assert CliRunner().invoke(make(), words).exit_code == 0  # nothing is left to learn
     assert contents(tmp_path) == before
-    other = CliRunner().invoke(app, [*words, "--seed", "1"])
+    other = CliRunner().invoke(make(), [*words, "--seed", "1"])
     assert other.exit_code == 1
     assert "holds another training: seed is 0 there and 1 here" in other.output

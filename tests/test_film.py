@@ -11,9 +11,9 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from targetopt.bench.commands import app
-from targetopt.problems.imitation import GaussianPolicy, film, load_expert
-from targetopt.problems.imitation.film import Film, NoPicture
+from targetopt.imitation import GaussianPolicy, film, load_expert
+from targetopt.imitation.measuring.film import Film, NoPicture
+from targetopt.lab.cli.main import make
 from targetopt.types import BadArgument
 
 SIZE = 96
@@ -116,13 +116,13 @@ def test_the_command(learner: GaussianPolicy, gif: Film, tmp_path: Path) -> None
     out = tmp_path / "film.gif"
     words = ["film", "Hopper-v5", "--policy", str(policy), "--out", str(out)]
     words += ["--seconds", "0.5", "--size", str(SIZE), "--fps", "10"]
-    done = CliRunner().invoke(app, words)
+    done = CliRunner().invoke(make(), words)
     assert done.exit_code == 0, done.output
     assert "expert: return" in done.output
     assert "learner: return" in done.output
     with Image.open(out) as image:
         assert image.n_frames == 6
-    wrong = CliRunner().invoke(app, ["film", "Walker2d-v5", *words[2:]])
+    wrong = CliRunner().invoke(make(), ["film", "Walker2d-v5", *words[2:]])
     assert wrong.exit_code == 1
     assert wrong.output.startswith("Error: ")
 
@@ -150,11 +150,11 @@ def test_policies_of_one_file_name_are_both_shown(learner: GaussianPolicy, tmp_p
     arguments = ["film", "Hopper-v5", "--out", str(tmp_path / "two.gif"), "--size", "64"]
     for file in files:
         arguments += ["--policy", str(file)]
-    done = CliRunner().invoke(app, [*arguments, "--seconds", "0.2"])
+    done = CliRunner().invoke(make(), [*arguments, "--seconds", "0.2"])
     if "cannot be drawn" in done.output:
         pytest.skip(done.output)
     assert done.exit_code == 0, done.output
     assert done.output.count("return") == 3
-    twice = CliRunner().invoke(app, [*arguments, "--policy", str(files[1])])
+    twice = CliRunner().invoke(make(), [*arguments, "--policy", str(files[1])])
     assert twice.exit_code == 1
     assert "given twice" in twice.output

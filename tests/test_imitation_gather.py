@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from imitation_parts import PointMass, learner, spring, teacher
 from targetopt import BadAnswer, BadArgument
 from targetopt import imitation as im
-from targetopt.problems.imitation.network import Array
+from targetopt.imitation.policies.network import Array
 
 
 def wander(states: Array, rng: np.random.Generator) -> Array:

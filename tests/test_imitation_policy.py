@@ -13,8 +13,8 @@ import targetopt as to
 from imitation_parts import learner, teacher
 from targetopt import BadArgument
 from targetopt import imitation as im
-from targetopt.problems.imitation import weights
-from targetopt.problems.imitation.network import Array
+from targetopt.imitation.policies import weights
+from targetopt.imitation.policies.network import Array
 
 HOPPER = im.Environment("Hopper-v5")
 

@@ -13,7 +13,7 @@ import targetopt as to
 from imitation_parts import PointMass, spring
 from targetopt import BadArgument, Diverged
 from targetopt import imitation as im
-from targetopt.problems.imitation.network import Array
+from targetopt.imitation.policies.network import Array
 from test_imitation_training import run, same
 
 
@@ -29,6 +29,16 @@ def two_groups(lr: float) -> to.Torch:
 
 
 SGD = to.Torch(lambda q: torch.optim.SGD(q, lr=1e-3), max_steps=2)
+
+
+class Windy(PointMass):
+    """The point mass under the same name, in another weather."""
+
+    def step(self, action: Array) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        return super().step(action + 0.1)
+
+
+Windy.__name__ = "PointMass"
 
 
 @pytest.mark.parametrize(
@@ -51,12 +61,10 @@ SGD = to.Torch(lambda q: torch.optim.SGD(q, lr=1e-3), max_steps=2)
             {"schedule": lambda t: 1 / t**2},
             r"schedule=.*step 2.*0\.5 there, 0\.25 here",
         ),
-        ({}, {"evaluation_episodes": 5}, r"\(evaluation_episodes: 3 there, 5 here\)"),
-        (
-            {},
-            {"expert": lambda s: 0.5 * spring(s)},
-            r"\(expert and held-out states: another expert, environment version or processor\)",
-        ),
+        ({}, {"evaluation_episodes": 5}, r"\(evaluation episodes: 3 there, 5 here\)"),
+        ({}, {"held_out": 0}, r"\(evaluation held_out: 2000 there, 0 here\)"),
+        ({}, {"expert": lambda s: 0.5 * spring(s)}, r"\(expert: it does not answer as it did then"),
+        ({}, {"env": Windy}, r"\(env: 'PointMass' does not repeat the expert's first episode"),
     ],
 )
 def test_a_changed_setting_is_refused_by_its_name(
@@ -218,7 +226,7 @@ def failing_evaluation(at: int) -> Callable[[], PointMass]:
 @pytest.mark.parametrize("rounds", [1, 2])
 def test_a_last_evaluation_that_failed_is_made_up_for(rounds: int, tmp_path: Path) -> None:
     """At the end of a run, or before it goes on: as if nothing had failed."""
-    file, make, seen = tmp_path / "run.pt", failing_evaluation(50), list[im.Round]()
+    file, make, seen = tmp_path / "run.pt", failing_evaluation(35), list[im.Round]()
     with pytest.raises(im.EnvironmentFailed, match="in an evaluation") as caught:
         run(make, rounds=rounds, checkpoint=file)
     assert math.isnan(caught.value.result.history[-1].mean_return)

@@ -5,13 +5,14 @@ import sys
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.envs.mujoco.hopper_v5 import HopperEnv
 
 from imitation_parts import learner, teacher
 from targetopt import BadArgument
 from targetopt import imitation as im
-from targetopt.problems.imitation.gather import make_copies
-from targetopt.problems.imitation.loop import LoopCopies
-from targetopt.problems.imitation.simulator import SimulatorCopies
+from targetopt.imitation.simulation.gather import make_copies
+from targetopt.imitation.simulation.loop import LoopCopies
+from targetopt.imitation.simulation.simulator import SimulatorCopies
 
 RUNNERS = ["Hopper-v5", "Walker2d-v5", "HalfCheetah-v5", "Swimmer-v5"]
 
@@ -139,14 +140,14 @@ def test_an_older_mujoco_takes_the_plain_path(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_which_environments_take_the_fast_path() -> None:
-    class Altered(gymnasium.envs.mujoco.hopper_v5.HopperEnv):  # type: ignore[misc, name-defined]
+    class Altered(HopperEnv):
         def step(self, action):  # type: ignore[no-untyped-def]
             return super().step(-action)
 
     def doubled() -> gymnasium.Env:  # type: ignore[type-arg]
         return gymnasium.wrappers.TransformReward(gymnasium.make("Hopper-v5"), lambda r: 2 * r)
 
-    def path(env: im.environment.EnvLike) -> type:
+    def path(env: im.simulation.environment.EnvLike) -> type:
         return type(make_copies(im.Environment(env), 2, "auto"))
 
     assert path("Hopper-v5") is SimulatorCopies

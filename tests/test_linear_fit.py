@@ -1,5 +1,7 @@
 """`linear.fit`: the same iterates as SSO on the same batches, and as the baselines in torch."""
 
+import sys
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -8,7 +10,7 @@ import torch
 import targetopt as to
 from targetopt import baselines as torch_baselines
 from targetopt.inner import Objective
-from targetopt.linear import Linear, Run, backend, fit, minimise, operators, sample_order
+from targetopt.linear import Linear, Run, backend, design, fit, sample_order
 from targetopt.linear import baselines as rivals
 from targetopt.types import BadArgument, MissingCapability
 
@@ -50,7 +52,7 @@ def batches(n, batch_size, steps, seed):
         yield torch.from_numpy(order[position * batch_size : (position + 1) * batch_size])
 
 
-def by_sso(X, y, loss, rule, inner, lr, schedule, batch_size, steps, seed, l2, bias):
+def by_sso(X, y, loss, rule, inner, lr, schedule, batch_size, steps, seed, weight_decay, bias):
     """The generic path: SSO with autograd forwards on a dense model."""
     model = torch.nn.Linear(X.shape[1], 1, bias=bias, dtype=torch.float64)
     with torch.no_grad():
@@ -58,7 +60,12 @@ def by_sso(X, y, loss, rule, inner, lr, schedule, batch_size, steps, seed, l2, b
             p.zero_()
     dense, labels = torch.tensor(X.toarray()), torch.tensor(y)
     opt = to.SSO(
-        model.parameters(), lr=lr, rule=rule, inner=inner, schedule=schedule, weight_decay=l2
+        model.parameters(),
+        lr=lr,
+        rule=rule,
+        inner=inner,
+        schedule=schedule,
+        weight_decay=weight_decay,
     )
     for rows in batches(X.shape[0], batch_size, steps, seed):
         oracle = to.LossOracle(loss(labels[rows]))
@@ -75,13 +82,23 @@ def agree(found, expected, rtol=1e-9):
 @pytest.mark.parametrize("inner", INNERS, ids=lambda i: type(i).__name__)
 def test_same_iterates_as_sso(name, rule, lr, inner):
     X, y = data()
-    l2, bias = (1e-2, True) if isinstance(inner, to.Exact | to.LBFGS) else (0.0, False)
+    weight_decay, bias = (1e-2, True) if isinstance(inner, to.Exact | to.LBFGS) else (0.0, False)
     options = {"rule": rule, "inner": inner, "lr": lr, "schedule": to.schedules.inverse_sqrt()}
     expected, totals = by_sso(
-        X, y, to.losses.Logistic, batch_size=7, steps=40, seed=3, l2=l2, bias=bias, **options
+        X,
+        y,
+        to.losses.Logistic,
+        batch_size=7,
+        steps=40,
+        seed=3,
+        weight_decay=weight_decay,
+        bias=bias,
+        **options,
     )
     with backend.use(name):
-        found = fit(X, y, batch_size=7, steps=40, seed=3, l2=l2, bias=bias, **options)
+        found = fit(
+            X, y, batch_size=7, steps=40, seed=3, weight_decay=weight_decay, bias=bias, **options
+        )
     theta = np.append(found.theta, found.bias) if bias else found.theta
     agree(theta, expected)
     assert found.counts.oracle_calls == totals.oracle_calls == 40
@@ -98,7 +115,7 @@ def test_batches_without_a_gradient_leave_the_line_search_as_it_was(name, lr):
     y = y * (np.arange(60) % 3 > 0)  # every third example is 0, and its target too
     options = {"rule": to.LineSearch(), "inner": to.Armijo(max_steps=10), "lr": lr}
     expected, totals = by_sso(
-        X, y, to.losses.Squared, batch_size=1, steps=90, seed=3, l2=0.0, bias=False, schedule=None,
+        X, y, to.losses.Squared, batch_size=1, steps=90, seed=3, weight_decay=0.0, bias=False, schedule=None,
         **options,
     )  # fmt: skip
     with backend.use(name):
@@ -114,7 +131,7 @@ def test_hundred_steps_in_every_form_and_backend(form, dense):
     X, y = data(n=200, d=30, seed=1)
     options = {"rule": to.GradientStep(), "inner": to.Armijo(max_steps=50), "lr": 2.0}
     expected, totals = by_sso(
-        X, y, to.losses.Logistic, schedule=None, batch_size=25, steps=100, seed=0, l2=0.0,
+        X, y, to.losses.Logistic, schedule=None, batch_size=25, steps=100, seed=0, weight_decay=0.0,
         bias=False, **options,
     )  # fmt: skip
     for name in BACKENDS:
@@ -152,12 +169,12 @@ def test_every_loss(name, loss):
             batch_size=60,
             steps=15,
             seed=0,
-            l2=1e-3,
+            weight_decay=1e-3,
             bias=True,
             **options,
         )
         with backend.use(name):
-            found = fit(X, y, loss=loss, steps=15, l2=1e-3, bias=True, **options)
+            found = fit(X, y, loss=loss, steps=15, weight_decay=1e-3, bias=True, **options)
         agree(np.append(found.theta, found.bias), expected)
 
 
@@ -188,19 +205,19 @@ def test_columns_in_order_of_use_change_nothing_but_rounding(monkeypatch, batch_
     methods += [{"baseline": each, "lr": 0.1} for each in rival]
     with backend.use("numba"):
         expected = [fit(X, y, **method, **options) for method in methods]
-        monkeypatch.setattr(operators, "FEW_COLUMNS", 10)
+        monkeypatch.setattr(sys.modules[design.__module__], "FEW_COLUMNS", 10)
         found = [fit(X, y, **method, **options) for method in methods]
     for one, other in zip(found, expected, strict=True):
         agree(one.theta, other.theta)
         assert one.counts.inner_steps == other.counts.inner_steps
         assert one.counts.value_calls == other.counts.value_calls
         np.testing.assert_array_equal(one.theta[[3, 17]], start[[3, 17]])
-    ordered, columns = operators.design(X).by_use
+    ordered, columns = design(X).by_use
     assert (np.diff(np.bincount(ordered.indices)) <= 0).all()
     agree(ordered.matvec(start[columns]), X @ start, rtol=1e-14)
 
 
-def torch_run(X, y, baseline, lr, schedule, batch_size, epochs, seed, l2):
+def torch_run(X, y, baseline, lr, schedule, batch_size, epochs, seed, weight_decay):
     theta = torch.zeros(X.shape[1], dtype=torch.float64, requires_grad=True)
     dense, labels = torch.tensor(X.toarray()), torch.tensor(y)
     n, per_epoch = X.shape[0], -(-X.shape[0] // batch_size)
@@ -208,7 +225,7 @@ def torch_run(X, y, baseline, lr, schedule, batch_size, epochs, seed, l2):
     def losses(rows):
         return torch.nn.functional.softplus(-labels[rows] * (dense[rows] @ theta))
 
-    options = {"lr": lr, "weight_decay": l2}
+    options = {"lr": lr, "weight_decay": weight_decay}
     make = {
         rivals.SGD: lambda: torch.optim.SGD([theta], **options),
         rivals.Adam: lambda: torch.optim.Adam([theta], **options),
@@ -252,18 +269,20 @@ every_baseline = pytest.mark.parametrize(
 
 
 @pytest.mark.parametrize("name", BACKENDS)
-@pytest.mark.parametrize("l2", [0.0, 1e-2])
+@pytest.mark.parametrize("weight_decay", [0.0, 1e-2])
 @pytest.mark.parametrize("batch_size", [7, 60])
 @every_baseline
-def test_baselines_are_those_of_torch(name, l2, batch_size, baseline, lr):
+def test_baselines_are_those_of_torch(name, weight_decay, batch_size, baseline, lr):
     X, y = data()
     schedule = to.schedules.inverse_sqrt()
-    expected, opt = torch_run(X, y, baseline, lr, schedule, batch_size, 4, seed=5, l2=l2)
+    expected, opt = torch_run(
+        X, y, baseline, lr, schedule, batch_size, 4, seed=5, weight_decay=weight_decay
+    )
     for matrix in (X, X.toarray()):
         with backend.use(name):
             found = fit(
                 matrix, y, baseline=baseline, lr=lr, schedule=schedule, batch_size=batch_size,
-                epochs=4, seed=5, l2=l2,
+                epochs=4, seed=5, weight_decay=weight_decay,
             )  # fmt: skip
         agree(found.theta, expected)
         if isinstance(baseline, rivals.SLS):
@@ -274,15 +293,22 @@ def test_baselines_are_those_of_torch(name, l2, batch_size, baseline, lr):
         assert found.counts.inner_steps == 4 * per_epoch
 
 
-@pytest.mark.parametrize("l2", [0.0, 1e-2])
+@pytest.mark.parametrize("weight_decay", [0.0, 1e-2])
 @every_baseline
-def test_baselines_on_rows_with_few_of_many_columns(l2, baseline, lr):
+def test_baselines_on_rows_with_few_of_many_columns(weight_decay, baseline, lr):
     rng = np.random.default_rng(4)
     X = rng.normal(size=(60, 500)) * (rng.random((60, 500)) < 0.02)
     X[:, rng.permutation(500)[:200]] = 0.0
     X[7] = 0.0  # a row, too
     y, start = np.where(rng.random(60) < 0.5, 1.0, -1.0), rng.normal(size=500)
-    options = {"baseline": baseline, "lr": lr, "l2": l2, "batch_size": 7, "epochs": 4, "seed": 5}
+    options = {
+        "baseline": baseline,
+        "lr": lr,
+        "weight_decay": weight_decay,
+        "batch_size": 7,
+        "epochs": 4,
+        "seed": 5,
+    }
     found = []
     for name in BACKENDS:
         with backend.use(name):
@@ -291,7 +317,7 @@ def test_baselines_on_rows_with_few_of_many_columns(l2, baseline, lr):
         agree(each.theta, found[-1].theta)
         assert each.counts == found[-1].counts
         empty = (X == 0).all(axis=0)
-        assert (each.theta[empty] == start[empty]).all() == (l2 == 0)
+        assert (each.theta[empty] == start[empty]).all() == (weight_decay == 0)
 
 
 @pytest.mark.parametrize("name", BACKENDS)
@@ -309,10 +335,10 @@ def test_baselines_on_rows_with_few_of_many_columns(l2, baseline, lr):
 def test_a_run_in_pieces_is_the_same_run_bit_for_bit(name, method):
     X, y = data()
     with backend.use(name):
-        whole = fit(X, y, batch_size=7, steps=31, l2=1e-3, **method)
+        whole = fit(X, y, batch_size=7, steps=31, weight_decay=1e-3, **method)
         state = None
         for steps in (4, 9, 0, 18):
-            part = fit(X, y, batch_size=7, steps=steps, l2=1e-3, state=state, **method)
+            part = fit(X, y, batch_size=7, steps=steps, weight_decay=1e-3, state=state, **method)
             state = part.state
     np.testing.assert_array_equal(part.theta, whole.theta)
     assert part.counts == whole.counts
@@ -323,13 +349,19 @@ def test_a_run_in_pieces_is_the_same_run_bit_for_bit(name, method):
 def test_records_are_what_was_asked_for(name):
     X, y = data()
     with backend.use(name):
-        found = fit(X, y, inner=to.Armijo(max_steps=3), batch_size=25, epochs=4, l2=0.1)
+        found = fit(X, y, inner=to.Armijo(max_steps=3), batch_size=25, epochs=4, weight_decay=0.1)
         np.testing.assert_array_equal(found.records["step"], [0, 3, 6, 9, 12])
         np.testing.assert_array_equal(found.records["epoch"], range(5))
         np.testing.assert_array_equal(found.records["oracle_calls"], [0, 3, 6, 9, 12])
         np.testing.assert_array_equal(found.records["inner_steps"], [0, 9, 18, 27, 36])
         chosen = fit(
-            X, y, inner=to.Armijo(max_steps=3), batch_size=25, epochs=4, l2=0.1, record_at=[7, 12]
+            X,
+            y,
+            inner=to.Armijo(max_steps=3),
+            batch_size=25,
+            epochs=4,
+            weight_decay=0.1,
+            record_at=[7, 12],
         )
         np.testing.assert_array_equal(chosen.records["step"], [7, 12])
         nothing = fit(X, y, inner=to.Exact(), steps=0, record_at=[])
@@ -364,12 +396,14 @@ def test_divergence_is_reported_and_stops_the_run(name, method):
 def test_exact_newton_solves_logistic_regression(name):
     X, y = data(n=80, d=10)
     with backend.use(name):
-        found = fit(X, y, rule=to.Newton(), inner=to.Exact(), steps=12, l2=1e-2, bias=True)
+        found = fit(
+            X, y, rule=to.Newton(), inner=to.Exact(), steps=12, weight_decay=1e-2, bias=True
+        )
     assert found.records["grad_norm"][-1] < 1e-12
 
 
 def test_linear_forward_in_sso_equals_fit_when_solved_in_coordinates():
-    """What SSO does with a `to.Linear` forward, done by hand: query, rule, `minimise`."""
+    """What SSO does with a `to.Linear` forward, done by hand: query, rule, inner solver."""
     X, y = data()
     model = torch.nn.Linear(X.shape[1], 1, bias=False, dtype=torch.float64)
     torch.nn.init.zeros_(model.weight)
@@ -380,8 +414,8 @@ def test_linear_forward_in_sso_equals_fit_when_solved_in_coordinates():
         forward = everything.rows(rows)
         point = to.LossOracle(to.losses.Logistic(labels[rows])).query(forward().detach())
         surrogate = rule.propose(point, 1.0, 1.0, {}).surrogate
-        result = minimise(inner, Objective(forward, [model.weight], surrogate), forward, state)
-        state = result.state
+        solve = forward.solver_for(inner, surrogate, [model.weight])
+        state = solve(Objective(forward, [model.weight], surrogate), state).state
     found = fit(X, y, rule=rule, inner=inner, lr=1.0, batch_size=7, steps=30, seed=2)
     agree(found.theta, model.weight.detach().numpy()[0])
 
@@ -399,16 +433,13 @@ def test_linear_forward_in_sso_equals_fit_when_solved_in_coordinates():
         ({"epochs": None}, BadArgument, "epochs= or steps="),
         ({"steps": 3}, BadArgument, "one of them"),
         ({"epochs": -1}, BadArgument, "epochs=-1"),
-        ({"l2": -1.0}, BadArgument, "l2=-1.0"),
+        ({"weight_decay": -1.0}, BadArgument, "weight_decay=-1.0"),
         ({"lr": 0.0}, BadArgument, "lr=0.0"),
         ({"lr": np.nan}, BadArgument, "lr=nan"),
         ({"form": "dense"}, BadArgument, "form='dense'"),
         ({"start": np.zeros(3)}, BadArgument, "20 finite numbers"),
         ({"record_at": [99]}, BadArgument, "step 99"),
-        ({"rule": to.MirrorDescent(to.NegativeEntropy())}, MissingCapability, "MirrorDescent"),
-        ({"inner": to.GaussNewton()}, MissingCapability, "GaussNewton"),
         ({"loss": to.losses.Poisson, "y": np.ones(60)}, MissingCapability, "smoothness"),
-        ({"loss": to.losses.GaussianKL}, MissingCapability, "GaussianKL"),
         ({"baseline": rivals.SGD()}, BadArgument, "lr="),
         ({"baseline": rivals.SGD(), "lr": 1.0, "inner": to.Exact()}, BadArgument, "neither"),
     ],
@@ -422,7 +453,7 @@ def test_bad_arguments_say_what_is_wrong(change, error, message):
 def test_state_of_another_run_is_refused():
     X, y = data()
     state = fit(X, y, steps=1, rule=to.AdaGrad()).state
-    with pytest.raises(BadArgument, match="memory"):
+    with pytest.raises(BadArgument, match=r"memory|optimiser"):
         fit(X, y, steps=1, state=state)
     with pytest.raises(BadArgument, match="theta"):
         Run(X[:, :5], y, rule=to.AdaGrad()).load_state_dict(state)
@@ -453,7 +484,7 @@ def test_rows_and_columns_of_zeros_and_one_row():
 @pytest.mark.parametrize("name", BACKENDS)
 @pytest.mark.parametrize("form", ["dual", "primal"])
 def test_an_exact_solve_that_overflows_is_divergence_not_an_error(name, form):
-    X, y = 1e200 * np.eye(4), np.array([1.0, -1.0, 1.0, -1.0])
+    X, y = 1e130 * np.eye(4), 1e130 * np.array([1.0, -1.0, 1.0, -1.0])
     with backend.use(name):
-        run = Run(X, y, inner=to.Exact(), form=form)
+        run = Run(X, y, loss=to.losses.Squared, lr=1e-100, inner=to.Exact(), form=form)
         assert not run.advance(3)

@@ -10,7 +10,7 @@ import torch
 
 import targetopt as to
 from targetopt.linear import backend
-from targetopt.linear.spec import DUAL, MATVEC, PRIMAL, choose_form
+from targetopt.linear.coordinates.choice import DUAL, MATVEC, PRIMAL, choose_form
 from targetopt.types import BadArgument
 
 
@@ -126,21 +126,3 @@ def test_a_few_full_columns_make_a_gram_matrix_dear():
 def test_importing_targetopt_imports_no_numba():
     check = "import sys, targetopt; sys.exit('numba' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
-
-
-@pytest.mark.skipif("numba" not in backend.available(), reason="numba is not installed")
-def test_machine_code_of_other_sources_is_discarded(tmp_path, monkeypatch):
-    from targetopt.linear.compiled import jit
-
-    class Dispatcher:
-        class stats:
-            cache_path = str(tmp_path)
-
-    monkeypatch.setattr(jit, "entries", [Dispatcher])
-    old = tmp_path / "run-1.py311.nbi"
-    old.touch()
-    jit.discard_stale_cache()
-    assert not old.exists()
-    old.touch()
-    jit.discard_stale_cache()  # the same sources: what was compiled since is kept
-    assert old.exists()

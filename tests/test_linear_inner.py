@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import targetopt as to
 from targetopt.inner import Objective
-from targetopt.linear import Linear, backend, minimise, supports
+from targetopt.linear import Linear, backend
 from targetopt.surrogate import Quadratic
 
 BACKENDS = backend.available()
@@ -61,13 +61,14 @@ def solved(model, X, surrogate, inner, decay, form, state, through):
     forward = Linear(model, X, form=form)
     params = list(model.parameters())
     objective = Objective(forward, params, surrogate, decay)
-    assert supports(inner, surrogate, forward, params)
+    solve = forward.solver_for(inner, surrogate, params)
+    assert solve is not None
     if through == "autograd":
         with torch.no_grad():
             result = inner.minimise(objective, state)
     else:
         with backend.use(through):
-            result = minimise(inner, objective, forward, state)
+            result = solve(objective, state)
     found = torch.cat([p.detach().reshape(-1) for p in model.parameters()]).numpy().copy()
     with torch.no_grad():
         for p, old in zip(model.parameters(), saved, strict=True):
@@ -170,7 +171,8 @@ def test_counts_are_the_products_made(name):
         forward = Linear(model, X, form=form)
         objective = Objective(forward, list(model.parameters()), surrogate)
         with backend.use(name):
-            minimise(to.Armijo(max_steps=6), objective, forward, {})
+            inner = to.Armijo(max_steps=6)
+            forward.solver_for(inner, objective.surrogate, objective.params)(objective, {})
         assert (objective.forward_calls, objective.backward_calls) == expected
 
 
@@ -192,8 +194,7 @@ def test_float32_parameters_are_solved_in_float64_and_rounded_once():
 def test_supports_exactly_what_it_can_do():
     model, X, surrogate = problem(5, 4, 3, 1, "number", sparse=False, bias=True)
     forward, params = Linear(model, X), list(model.parameters())
-    assert supports(to.LBFGS(), surrogate, forward, params)
-    assert not supports(to.GaussNewton(), surrogate, forward, params)
-    assert not supports(to.LBFGS(), surrogate, lambda: forward(), params)
-    assert not supports(to.LBFGS(), surrogate, forward, params[:1])  # a frozen bias
-    assert not supports(to.LBFGS(), surrogate, forward, [*params, torch.zeros(1)])
+    assert forward.solver_for(to.LBFGS(), surrogate, params) is not None
+    assert forward.solver_for(to.GaussNewton(), surrogate, params) is None
+    assert forward.solver_for(to.LBFGS(), surrogate, params[:1]) is None  # a frozen bias
+    assert forward.solver_for(to.LBFGS(), surrogate, [*params, torch.zeros(1)]) is None

@@ -67,14 +67,14 @@ def callees(dispatcher) -> set[bytes]:
     stem = f"{function.__module__.split('.')[-1]}.{function.__qualname__}-"
     kept = Path(dispatcher.stats.cache_path).glob(f"{stem}*.nbc")
     found = (
-        re.findall(rb"targetopt6linear8compiled\w+?B\d+v\d+", file.read_bytes()) for file in kept
+        re.findall(rb"targetopt6linear7kernels\w+?B\d+v\d+", file.read_bytes()) for file in kept
     )
     return set().union(*found)
 
 
 def test_no_two_entry_points_share_the_name_of_a_callee() -> None:
     """Otherwise the one that is loaded first would lend its callees to the other."""
-    from targetopt.linear.compiled import baselines, csr, sso
+    from targetopt.linear.kernels import baselines, csr, sso
 
     X, y = sp.eye_array(3, format="csr"), [1, -1, 1]
     with backend.use("numba"):

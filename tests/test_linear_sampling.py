@@ -111,7 +111,7 @@ def test_independent_fit_is_sso_on_the_same_batches(name, batch_size, rule, inne
         rows = torch.from_numpy(batches.rows(t))
         oracle = to.LossOracle(to.losses.Logistic(labels[rows]))
         opt.step(everything.rows(rows), oracle, index=rows)
-    options = {"rule": rule, "inner": inner, "lr": 0.5, "l2": 1e-2}
+    options = {"rule": rule, "inner": inner, "lr": 0.5, "weight_decay": 1e-2}
     with backend.use(name):
         found = fit(
             X, y, batch_size=batch_size, sampling="independent", steps=100, seed=6, **options

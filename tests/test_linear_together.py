@@ -8,11 +8,11 @@ import scipy.sparse as sp
 
 import targetopt as to
 from targetopt.linear import Run, backend
-from targetopt.linear.operators import design
+from targetopt.linear.design import design
 
 pytest.importorskip("numba")
 
-from targetopt.linear.compiled import pieces
+from targetopt.linear.kernels import pieces
 
 METHODS = {
     "a step": {"inner": to.Armijo(max_steps=1)},
@@ -38,12 +38,12 @@ def data(kind):
     return X, np.sign(rng.normal(size=130))
 
 
-@pytest.mark.parametrize("l2", [0.0, 0.01])
+@pytest.mark.parametrize("weight_decay", [0.0, 0.01])
 @pytest.mark.parametrize("batch_size", [8, 33, None])
 @pytest.mark.parametrize("kind", ["dense", "narrow", "wide"])
-def test_a_run_among_others_is_the_run_alone(kind, batch_size, l2):
+def test_a_run_among_others_is_the_run_alone(kind, batch_size, weight_decay):
     X, y = data(kind)
-    options = {"batch_size": batch_size, "seed": 5, "l2": l2}
+    options = {"batch_size": batch_size, "seed": 5, "weight_decay": weight_decay}
     shared = design(X)
     together = {name: Run(shared, y, **options, **method) for name, method in METHODS.items()}
     per_epoch = together["steps"].steps_per_epoch

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from targetopt.bench import statistics
-from targetopt.bench.store import Store
-from targetopt.paper import claims, figures
-from targetopt.paper.evidence import (
+from targetopt.lab.statistics import aggregates as statistics
+from targetopt.lab.store.directory import Store
+from targetopt.lab.studies.paper import claims, figures
+from targetopt.lab.studies.paper.evidence import (
     ADAM,
     SGD,
     SLS,
@@ -28,10 +28,8 @@ from targetopt.paper.evidence import (
     NotJudged,
     Where,
 )
-from targetopt.paper.predicates import (
-    ALWAYS,
-    MOSTLY,
-    PLAINLY,
+from targetopt.lab.studies.paper.judging import ALWAYS, MOSTLY, PLAINLY, judge, judge_difference
+from targetopt.lab.studies.paper.predicates import (
     Beats,
     Cheaper,
     MoreStepsHelp,
@@ -42,8 +40,6 @@ from targetopt.paper.predicates import (
     RisesLess,
     contest,
     counterparts,
-    judge,
-    judge_difference,
 )
 
 Finals = dict[str, list[float]]
@@ -86,6 +82,9 @@ def results(
             losses = (curves or {}).get(label, [1.0, value, value])
             manifest = {
                 "id": key,
+                "attempt": 1,
+                "reason": "",
+                "time_limit": 1.0,
                 "status": "diverged" if value != value else status,
                 "problem": {"name": problem, "label": problem},
                 "method": {**method, "label": label},
@@ -108,7 +107,8 @@ def results(
                 if loss == loss
             ]
             store.save(manifest, rows)
-            plan.append({"id": key})
+            entry = {"id": key, "problem": problem, "method": label}
+            plan.append({**entry, "batch_size": batch, "seed": seed})
     (store.directory / "plan.json").write_text(json.dumps(plan))
     return out
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from matplotlib import image
 
 from report_directory import HOSTILE, PROBLEMS, add_rows
-from targetopt.bench import lines, multiples, palette, plots
-from targetopt.bench.store import Store
+from targetopt.lab.report import lines, multiples, palette, plots
+from targetopt.lab.store.directory import Store
 
 RULES = (
     "gradient-step",

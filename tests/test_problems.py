@@ -9,22 +9,22 @@ import torch
 from torch import nn
 
 import targetopt as to
-from targetopt import problems
-from targetopt.problems.data import MissingError
+from targetopt.lab import problems
+from targetopt.lab.data import MissingError
 from targetopt.types import BadArgument
 
 LIBSVM = ("mushrooms", "ijcnn1", "rcv1-v2-subset")
 SMALL: tuple[tuple[str, dict], ...] = (
     ("breast_cancer", {}),
     ("breast_cancer", {"loss": "squared", "bias": False}),
-    ("breast_cancer", {"l2": 0.1}),
-    ("digits", {"l2": 0.01}),
-    ("quadratic", {"noise": 0.5, "l2": 0.1}),
+    ("breast_cancer", {"weight_decay": 0.1}),
+    ("digits", {"weight_decay": 0.01}),
+    ("quadratic", {"noise": 0.5, "weight_decay": 0.1}),
     ("two-quadratics", {}),
     ("interpolation", {}),
     ("interpolation", {"loss": "logistic"}),
     ("matrix-factorisation", {"rank": 3}),
-    ("mlp-digits", {"hidden": 8, "l2": 0.01}),
+    ("mlp-digits", {"hidden": 8, "weight_decay": 0.01}),
 )
 
 
@@ -52,7 +52,7 @@ def by_autograd(problem: problems.Problem, model: nn.Module) -> tuple[float, flo
     z = model(dense_inputs(problem))
     z = z.squeeze(1) if problem.linear is not None and z.shape[1] == 1 else z
     parameters = list(model.parameters())
-    penalty = sum(0.5 * problem.l2 * p.square().sum() for p in parameters)
+    penalty = sum(0.5 * problem.weight_decay * p.square().sum() for p in parameters)
     loss = problem.loss.value(z).mean() + penalty
     gradients = torch.autograd.grad(loss, parameters)
     return float(loss.detach()), float(torch.cat([g.ravel() for g in gradients]).norm())
@@ -91,7 +91,7 @@ def test_sso_descends_on_it(name: str, options: dict) -> None:
     problem = problems.get(name, **options)
     model = problem.model(1)
     inner = to.Armijo(max_steps=20)
-    opt = to.SSO(model.parameters(), lr=None, inner=inner, weight_decay=problem.l2)
+    opt = to.SSO(model.parameters(), lr=None, inner=inner, weight_decay=problem.weight_decay)
     before = problem.metrics(model)
     for _ in range(3):
         opt.step(problem.forward(model), problem.oracle())
@@ -123,14 +123,14 @@ def test_models_come_from_their_seed_alone() -> None:
 
 def test_metrics_without_a_model_agree() -> None:
     for name in ("breast_cancer", "digits"):
-        problem = problems.get(name, l2=0.01)
+        problem = problems.get(name, weight_decay=0.01)
         model = problem.model(0)
         weight, bias = problem.parameters_of(model)
         assert problem.metrics_at(weight, bias) == problem.metrics(model)
 
 
 def test_accuracy() -> None:
-    problem = problems.get("digits", l2=0.01)
+    problem = problems.get("digits", weight_decay=0.01)
     theta = problem.reference().parameters
     z = problem.linear.X @ theta[:-1] + theta[-1]
     right = float(np.mean(z.argmax(axis=1) == problem.linear.y))
@@ -148,7 +148,7 @@ def test_parameter_smoothness_is_the_largest_curvature(name: str, options: dict)
     X = problem.linear.X
     X = np.hstack([X, np.ones((len(X), 1))]) if problem.linear.bias else X
     largest = np.linalg.eigvalsh(X.T @ X)[-1] / len(X)
-    expected = problem.target_smoothness * largest + problem.l2
+    expected = problem.target_smoothness * largest + problem.weight_decay
     assert problem.parameter_smoothness == pytest.approx(expected, rel=1e-9)
 
 
@@ -191,11 +191,9 @@ def test_matrix_factorisation_reaches_its_known_minimum(rank: int) -> None:
 
 @pytest.mark.parametrize("name", LIBSVM)
 @pytest.mark.parametrize("loss", ["squared", "logistic"])
-def test_libsvm_problems(
-    name: str, loss: str, shared_data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TARGETOPT_DATA", str(shared_data))
-    problem = problems.get(name, loss=loss, bias=True, l2=1e-2)
+def test_libsvm_problems(name: str, loss: str, real_data, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TARGETOPT_DATA", str(real_data(name).parent))
+    problem = problems.get(name, loss=loss, bias=True, weight_decay=1e-2)
     assert set(np.unique(problem.linear.y)) == {-1.0, 1.0}
     assert sp.issparse(problem.linear.X)
     model = problem.model(0)
@@ -207,10 +205,8 @@ def test_libsvm_problems(
     assert 0 < found["suboptimality"] < found["loss"]
 
 
-def test_the_subset_is_never_shown_as_rcv1(
-    shared_data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TARGETOPT_DATA", str(shared_data))
+def test_the_subset_is_never_shown_as_rcv1(real_data, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TARGETOPT_DATA", str(real_data("rcv1-v2-subset").parent))
     problem = problems.get("rcv1-v2-subset")
     assert problem.name == "rcv1-v2-subset"
     assert problem.label == "RCV1-v2 subset (logistic)"
@@ -235,10 +231,18 @@ def test_every_problem_is_described() -> None:
     ("name", "options", "message"),
     [
         ("mushroom", {}, "there is no problem 'mushroom'. Did you mean 'mushrooms'?"),
-        ("digits", {"loss": "squared"}, "'digits' has no option 'loss'; its options: bias, l2"),
+        (
+            "digits",
+            {"loss": "squared"},
+            "'digits' has no option 'loss'; its options: bias, weight_decay",
+        ),
         ("breast_cancer", {"loss": "hinge"}, "loss='hinge' must be one of: squared, logistic"),
-        ("breast_cancer", {"l2": -1.0}, "l2=-1.0 must be finite and at least 0"),
-        ("breast_cancer", {"l2": float("nan")}, "l2=nan"),
+        (
+            "breast_cancer",
+            {"weight_decay": -1.0},
+            "weight_decay=-1.0 must be finite and at least 0",
+        ),
+        ("breast_cancer", {"weight_decay": float("nan")}, "weight_decay=nan"),
         ("quadratic", {"kappa": 0.5}, "kappa=0.5 must be at least 1"),
         ("quadratic", {"n": 3}, "n=3 must be at least dimension=20"),
         ("quadratic", {"dimension": 1}, "kappa=100.0 with dimension=1"),

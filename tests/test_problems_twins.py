@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from targetopt import problems
-from targetopt.problems import data
-from targetopt.problems.twin_fit import leading_eigenvalues
+from targetopt.lab import data, problems
+from targetopt.lab.problems.twin_fit import leading_eigenvalues
 
 ORIGINALS = {"mushrooms": "mushrooms", "ijcnn1": "ijcnn1", "rcv1": "rcv1-v2-subset"}
 EIGENVALUES = {"mushrooms": 40, "ijcnn1": 21, "rcv1": 30}
@@ -36,13 +35,11 @@ def statistics(X: sp.csr_array, y: np.ndarray, eigenvalues: int) -> dict[str, np
 
 
 @pytest.fixture(scope="module")
-def originals(
-    shared_data: Path, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, data.Loaded]:
+def originals(real_data, tmp_path_factory: pytest.TempPathFactory) -> dict[str, data.Loaded]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TARGETOPT_CACHE", str(tmp_path_factory.mktemp("cache")))
         return {
-            twin: data.load(data.find(source), data_dir=shared_data)
+            twin: data.load(data.find(source), data_dir=real_data(source).parent)
             for twin, source in ORIGINALS.items()
         }
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from report_directory import PROBLEMS, add_rows
-from targetopt.bench import lines
-from targetopt.bench.profiles import Profile, profile, shares_of
-from targetopt.bench.store import Store
+from targetopt.lab.report import lines
+from targetopt.lab.statistics.profiles import Profile, profile, shares_of
+from targetopt.lab.store.directory import Store
 
 costs = st.tuples(st.integers(1, 4), st.integers(1, 4), st.integers(1, 4)).flatmap(
     lambda shape: arrays(
@@ -53,7 +53,7 @@ def reach(
         {"step": t, "oracle_calls": t, "inner_steps": inner * t, "loss": 1.0 if t < at else 0.5}
         for t in range(9)
     ]
-    problem = {**PROBLEMS[0], "label": f"problem {panel}", "l2": panel}
+    problem = {**PROBLEMS[0], "label": f"problem {panel}", "weight_decay": panel}
     add_rows(store, rows, label=label, seed=seed, problem=problem, inner=inner, **more)
 
 

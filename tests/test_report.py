@@ -14,12 +14,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from report_directory import HOSTILE, METHODS, PROBLEMS, add_rows, make, manifest
-from targetopt.bench import lines, payload, plots, report, statistics, summary, verdicts
-from targetopt.bench.lines import ReportError
-from targetopt.bench.multiples import Cell
-from targetopt.bench.store import Run, Store
-from targetopt.bench.verdicts import Verdict, VerdictError
+from report_directory import HOSTILE, METHODS, PROBLEMS, add_rows, make, manifest, write_plan
+from targetopt.lab.report import lines, payload, plots
+from targetopt.lab.report import page as report
+from targetopt.lab.report.lines import ReportError
+from targetopt.lab.report.plots import Cell
+from targetopt.lab.statistics import aggregates as statistics
+from targetopt.lab.statistics import summary, verdicts
+from targetopt.lab.statistics.verdicts import Verdict, VerdictError
+from targetopt.lab.store.directory import Run, Store
 
 
 @pytest.fixture(scope="module")
@@ -256,7 +259,7 @@ def test_a_thousand_runs_fit_in_five_megabytes(tmp_path: Path) -> None:
 def test_nothing_to_report_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(ReportError, match=r"holds no ended run.*targetopt run SPEC\.toml"):
         report.write(tmp_path)
-    (tmp_path / "plan.json").write_text('[{"id": "a"}, {"id": "b"}]')
+    write_plan(Store(tmp_path), ["a", "b"])
     with pytest.raises(ReportError, match="2 are planned"):
         report.write(tmp_path)
     with pytest.raises(ReportError, match="is not a directory"):
@@ -327,7 +330,7 @@ def test_runs_of_an_earlier_specification_give_way(store: Store) -> None:
         ],
     )
     add_rows(store, rows([4.0, 2.0]), label="only in the old one", lr=7)
-    (store.directory / "plan.json").write_text(json.dumps([{"id": entry["id"]}]))
+    write_plan(store, [entry["id"]])
     results = lines.gather(store.directory)
     assert {run.manifest["id"] for run in results.runs} == {entry["id"]}
     assert results.superseded == 2
@@ -389,7 +392,9 @@ def test_runs_that_a_time_limit_cut_short_are_marked(store: Store) -> None:
     [line] = table(page, "summary.csv")
     assert (line["runs"], line["timeout"], line["failed"]) == ("2", "1", "0")
     results = lines.gather(store.directory)
-    [entry], note = plots.legend(results, [Cell(0, 0, results.panels[0], results.panels[0].lines)])
+    [entry], note = plots.legend(
+        results, [Cell(row=0, column=0, panel=results.panels[0], lines=results.panels[0].lines)]
+    )
     assert entry.label.endswith(" ‡")
     assert note == "‡ was cut short by the time limit with at least one seed"
 
@@ -407,7 +412,8 @@ def test_a_batch_size_that_only_further_panels_have_does_not_stop_the_report(sto
     for batch, panels in ((25, ["main"]), (625, ["Inner solvers"])):
         label = f"SGD at {batch}"
         run = add_rows(store, rows([4.0, 1.0]), label=label, batch=batch)
-        plan.append({"id": run, "problem": "p", "method": label, "panels": panels})
+        entry = {"id": run, "problem": "p", "method": label, "batch_size": batch, "seed": 0}
+        plan.append({**entry, "panels": panels})
     (store.directory / "plan.json").write_text(json.dumps(plan))
     report.write(store.directory)
     names = {path.stem for path in (store.directory / "figures").glob("*.png")}

@@ -5,6 +5,7 @@ Outside CI a machine without Chromium skips these tests with the reason; in CI (
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -15,10 +16,26 @@ from typing import Any
 import numpy as np
 import pytest
 
-from report_directory import CALLS, HOSTILE, INNER, LOSSES, METHODS, PROBLEMS, make, make_exact
-from targetopt.bench import palette, profiles, report, statistics, verdicts
-from targetopt.bench.alignment import align
-from targetopt.bench.verdicts import Verdict
+from report_directory import (
+    CALLS,
+    HOSTILE,
+    INNER,
+    LOSSES,
+    METHODS,
+    PROBLEMS,
+    add_rows,
+    make,
+    make_exact,
+    write_plan,
+)
+from targetopt.lab.report import page as report
+from targetopt.lab.report import palette
+from targetopt.lab.statistics import aggregates as statistics
+from targetopt.lab.statistics import profiles, verdicts
+from targetopt.lab.statistics.alignment import align
+from targetopt.lab.statistics.verdicts import Verdict
+from targetopt.lab.store.directory import Store
+from targetopt.lab.studies.paper import page as theory_page
 
 FLAGS = (
     "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
@@ -464,3 +481,108 @@ def test_everything_has_a_name_a_screen_reader_can_say(open_page: Open, grid: Pa
         .startswith("loss against oracle calls on")
     )
     assert page.locator("html").get_attribute("lang") == "en"
+
+
+def attack(place: str) -> str:
+    """A name that runs a script in every context that does not escape it, and says where it was."""
+    run = f"window.attacked='{place}'"
+    return (
+        f'{place} </script></style></title><script>{run}</script><img src=x onerror="{run}">'
+        f'<a href="javascript:{run}" onmouseover="{run}">x</a>\'"-->${{{run}}}{{{{{run}}}}}\u2028'
+    )
+
+
+def test_no_name_and_no_message_runs_a_script(tmp_path: Path, open_page: Open) -> None:
+    """Every string that a specification, a plugin or an error may bring is text on the page."""
+    store = Store(tmp_path)
+    store.prepare()
+    metric = attack("metric")
+    rows = [
+        {
+            "step": t,
+            "oracle_calls": t,
+            "inner_steps": t,
+            "epoch": t,
+            "loss": 1.0 / t,
+            metric: 2.0 / t,
+        }
+        for t in (1, 2, 3)
+    ]
+    problem = {
+        "name": attack("problem"),
+        "label": attack("problem label"),
+        attack("key"): attack("p"),
+    }
+    shared = {"problem": problem, "rule": attack("rule"), attack("option"): attack("value")}
+    made = [
+        add_rows(store, rows, label=attack("label"), seed=seed, name="sso", **shared)
+        for seed in (0, 1)
+    ]
+    reason = f"{attack('reason')}\nTraceback (most recent call last):\n{attack('traceback')}"
+    for status in ("failed", "diverged", "timeout"):
+        seed = 10 + len(made)
+        made.append(
+            add_rows(store, rows, label="B", seed=seed, status=status, reason=reason, **shared)
+        )
+    for run in made:
+        path = store.manifest_path(run)
+        manifest = json.loads(path.read_text())
+        manifest |= {
+            "versions": {attack("package"): attack("version")},
+            "machine": {attack("part"): attack("machine")},
+            "commit": attack("commit"),
+            "started": attack("started"),
+            "command": attack("command"),
+        }
+        path.write_text(json.dumps(manifest))
+    panel = attack("panel")
+    write_plan(store, made, panels=["main", panel])
+    (tmp_path / "spec.toml").write_text(f"name = {json.dumps(attack('title'))}\n")
+    judged = Verdict(
+        attack("claim"), "holds", {attack("number"): attack("figure")}, 1, attack("test")
+    )
+    verdicts.write(tmp_path, [judged])
+    page = open_page(report.write(tmp_path))
+    for details in page.locator("details").all():
+        details.evaluate("element => element.open = true")
+    for control in page.locator("select").all():
+        for value in control.evaluate("element => [...element.options].map(o => o.value)"):
+            if control.is_visible():
+                control.select_option(value)
+    for button in page.locator("#curves button:visible").all():
+        button.click()
+    assert page.evaluate("window.attacked") is None
+    assert page.wrong == []
+    # Nothing came of it that a looser policy would have run: our two scripts, and no picture or link of theirs.
+    assert page.locator("script").count() == 2
+    assert page.locator("img").count() == 0
+    assert page.locator("a[href^=javascript]").count() == 0
+    assert page.evaluate(
+        "[...document.querySelectorAll('*')].every(e => ![...e.attributes].some(a => /^on/.test(a.name)))"
+    )
+    text = page.locator("body").inner_text()
+    for place in (
+        "title",
+        "problem label",
+        "label",
+        "metric",
+        "reason",
+        "traceback",
+        "claim",
+        "version",
+    ):
+        assert f"{place} </script>" in text, place
+
+
+def test_the_page_of_a_theory_figure_runs_no_script(tmp_path: Path, open_page: Open) -> None:
+    (tmp_path / "figures").mkdir()
+    judged = Verdict(
+        attack("claim"), "holds", {attack("number"): attack("figure")}, 1, attack("test")
+    )
+    verdicts.write(tmp_path, [judged])
+    page = open_page(theory_page.write(tmp_path, attack("title")))
+    assert page.evaluate("window.attacked") is None
+    assert page.wrong == []
+    assert page.locator("script").count() == 0
+    assert page.locator("img").count() == 0
+    assert "claim </script>" in page.locator("body").inner_text()

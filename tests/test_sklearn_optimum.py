@@ -32,8 +32,8 @@ def check(X, y, alpha, **options):
     assert abs(ours - theirs) <= 1e-6 * theirs
 
 
-def real(directory, name):
-    with bz2.open(directory / name) as stream:
+def real(path):
+    with bz2.open(path) as stream:
         X, y = load_svmlight_file(stream)
     small = (X.indices.astype(np.int32), X.indptr.astype(np.int32))
     return sp.csr_array((X.data, *small), shape=X.shape), y  # lbfgs refuses int64 indices
@@ -41,9 +41,9 @@ def real(directory, name):
 
 @pytest.mark.parametrize("alpha", ["1/n", 1e-6])
 @pytest.mark.parametrize("fit_intercept", [False, True])
-@pytest.mark.parametrize("name", ["mushrooms.bz2", "ijcnn1.tr.bz2", "rcv1_like_20242.binary.bz2"])
-def test_real_data(shared_data, name, alpha, fit_intercept):
-    X, y = real(shared_data, name)
+@pytest.mark.parametrize("name", ["mushrooms", "ijcnn1", "rcv1-v2-subset"])
+def test_real_data(real_data, name, alpha, fit_intercept):
+    X, y = real(real_data(name))
     check(X, y, 1 / len(y) if alpha == "1/n" else alpha, fit_intercept=fit_intercept)
 
 
@@ -70,9 +70,9 @@ def test_diabetes(alpha, fit_intercept):
     np.testing.assert_allclose(ours.coef_, theirs.coef_, rtol=1e-6)
 
 
-def test_mushrooms_with_hardly_a_penalty_end_well(shared_data):
+def test_mushrooms_with_hardly_a_penalty_end_well(real_data):
     """Separable: the minimum is near zero and far away. No warning, and still the optimum."""
-    X, y = real(shared_data, "mushrooms.bz2")
+    X, y = real(real_data("mushrooms"))
     model = SSOClassifier(alpha=1e-12).fit(X, y)
     assert model.score(X, y) == 1.0
     assert objective(model, X, y, 1e-12) < 1e-8

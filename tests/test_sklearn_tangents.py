@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 import scipy.optimize
 import scipy.sparse as sp
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.exceptions import ConvergenceWarning
 
-from targetopt.linear import backend, newton, tangents
-from targetopt.linear.newton import Objective, minimise
-from targetopt.linear.target_losses import Huber, Logistic, Softmax
+from targetopt.linear import backend
+from targetopt.linear.newton import Objective, metrics, minimise, solver, subspace, tangents
+from targetopt.losses import CrossEntropy, Huber, Logistic, OnArrays
 from targetopt.sklearn import SSOClassifier
 
 pytest.importorskip("numba")
@@ -26,6 +27,10 @@ def text(n, d, rng, density=0.02):
     return sp.csr_array((X.data, indices, indptr), shape=X.shape)
 
 
+def logistic(y):
+    return Logistic(torch.from_numpy(y))
+
+
 def problem(seed=0, n=400, d=300, *, strength=1.0, intercept=False, loss=None):
     """alpha = strength/n, random weights, some of them zero."""
     rng = np.random.default_rng(seed)
@@ -36,14 +41,15 @@ def problem(seed=0, n=400, d=300, *, strength=1.0, intercept=False, loss=None):
     if intercept:
         ridge[-1] = 0.0
     X = text(n, d, rng)
-    return Objective(X, loss or Logistic(y), weights / weights.sum(), ridge, 0.0, intercept)
+    loss = OnArrays(loss or logistic(y))
+    return Objective(X, loss, weights / weights.sum(), ridge, 0.0, intercept)
 
 
 @pytest.fixture
 def for_small_data(monkeypatch):
     """Tangents and a diagonal metric, whatever the size."""
     monkeypatch.setattr(tangents, "LEAST_ENTRIES", 0)
-    monkeypatch.setattr(newton, "cheapest_metric", newton.Diagonal)
+    monkeypatch.setattr(solver, "cheapest_metric", metrics.Diagonal)
 
 
 def value(F, theta):
@@ -51,11 +57,15 @@ def value(F, theta):
     return F.weights @ at.values + 0.5 * np.sum(F.ridge * theta**2)
 
 
+def labels(F):
+    return F.loss.loss.y.numpy()
+
+
 def visit_all(F, slopes, theta, order):
     """The module's formula, row by row in numpy, with the largest curvature found by search."""
-    dense, penalty = F.X.toarray(), F.ridge[0]
+    dense, penalty, y = F.X.toarray(), F.ridge[0], labels(F)
     for i in order:
-        slope = -F.loss.y[i] / (1.0 + np.exp(F.loss.y[i] * (dense[i] @ theta)))
+        slope = -y[i] / (1.0 + np.exp(y[i] * (dense[i] @ theta)))
         between = np.abs(np.linspace(slopes[i], slope, 20001))
         curvature = np.max(between * (1.0 - between))
         damping = 1.0 + curvature * F.weights[i] * dense[i] @ dense[i] / penalty
@@ -72,7 +82,7 @@ def visit_all(F, slopes, theta, order):
     strength=st.sampled_from([0.01, 1.0, 30.0]),
 )
 def test_the_kernel_is_the_formula(seed, n, d, strength):
-    from targetopt.linear.compiled.tangents import renew_slopes
+    from targetopt.linear.kernels.tangents import renew_slopes
 
     F = problem(seed, n, d, strength=strength)
     rng = np.random.default_rng(seed)
@@ -81,7 +91,7 @@ def test_the_kernel_is_the_formula(seed, n, d, strength):
     shares = F.weights / F.ridge[0]
     for _ in range(2):
         order = rng.permutation(n)
-        renew_slopes(F.X.indptr, F.X.indices, F.X.data, F.loss.y, shares, order, slopes, theta)
+        renew_slopes(F.X.indptr, F.X.indices, F.X.data, labels(F), shares, order, slopes, theta)
         visit_all(F, wanted_slopes, wanted, order)
     np.testing.assert_allclose(slopes, wanted_slopes, rtol=1e-6, atol=1e-9)
     np.testing.assert_allclose(theta, wanted, rtol=1e-6, atol=1e-7)
@@ -92,17 +102,18 @@ def test_the_kernel_is_the_formula(seed, n, d, strength):
 @pytest.mark.parametrize("strength", [1e-3, 1.0, 100.0])
 def test_no_visit_lowers_the_bound(strength):
     """However large the rows: with a weak penalty undamped steps would overshoot."""
-    from targetopt.linear.compiled.tangents import renew_slopes
+    from targetopt.linear.kernels.tangents import renew_slopes
 
     F = problem(n=60, d=30, strength=strength)
     minimum = minimise(F, np.zeros(30), tol=1e-13, max_iter=500).value
     slopes, theta, bound = np.zeros(60), np.zeros(30), 0.0
     for i in np.random.default_rng(1).integers(0, 60, 600):
         renew_slopes(
-            *(F.X.indptr, F.X.indices, F.X.data, F.loss.y, F.weights / F.ridge[0]),
+            *(F.X.indptr, F.X.indices, F.X.data, labels(F), F.weights / F.ridge[0]),
             *(np.array([i]), slopes, theta),
         )
-        now = -F.weights @ F.loss.conjugate(slopes) - 0.5 * F.ridge[0] * theta @ theta
+        conjugates = F.loss.loss.conjugate(torch.from_numpy(slopes)).numpy()
+        now = -F.weights @ conjugates - 0.5 * F.ridge[0] * theta @ theta
         assert bound - 1e-14 <= now <= minimum + 1e-14
         bound = now
 
@@ -110,11 +121,13 @@ def test_no_visit_lowers_the_bound(strength):
 @given(slope=st.floats(-1.0, 1.0, exclude_min=True, exclude_max=True))
 def test_the_conjugate_is_the_largest_difference(slope):
     """sup gz − ℓ(z), for the label whose loss has slopes of this sign."""
-    loss = Logistic(np.array([-1.0 if slope > 0 else 1.0]))
+    loss = logistic(np.array([-1.0 if slope > 0 else 1.0]))
     found = scipy.optimize.minimize_scalar(
-        lambda z: loss.evaluate(np.array([z])).values[0] - slope * z, bounds=(-60, 60)
+        lambda z: OnArrays(loss).evaluate(np.array([z])).values[0] - slope * z, bounds=(-60, 60)
     )
-    assert loss.conjugate(np.array([slope]))[0] == pytest.approx(-found.fun, abs=1e-8)
+    assert float(loss.conjugate(torch.tensor([slope], dtype=torch.float64))) == pytest.approx(
+        -found.fun, abs=1e-8
+    )
 
 
 def test_an_order_visits_each_row_once_and_differs_between_epochs():
@@ -156,7 +169,7 @@ def test_epochs_end_the_fit_when_the_bound_is_near(for_small_data, monkeypatch):
     F = problem()
     with backend.use("numpy"):
         plain = minimise(F, np.zeros(300), tol=1e-8, max_iter=500)
-    monkeypatch.delattr(newton._Subspace, "minimiser")
+    monkeypatch.delattr(subspace.Subspace, "minimiser")
     found = minimise(F, np.zeros(300), tol=1e-8, max_iter=500)
     assert found.converged
     assert found.value <= plain.value * (1 + 1e-8)
@@ -167,7 +180,7 @@ def test_slow_epochs_are_left_to_newton(for_small_data):
     n = 512
     y = np.where(np.arange(n) % 3 == 0, 1.0, -1.0)
     X = sp.csr_array(np.full((n, 1), 1.0))
-    F = Objective(X, Logistic(y), np.full(n, 1 / n), np.full(1, 1 / n), 0.0, False)
+    F = Objective(X, OnArrays(logistic(y)), np.full(n, 1 / n), np.full(1, 1 / n), 0.0, False)
     start = tangents.approach(F, np.zeros(1), tol=1e-12, max_epochs=500)
     found = minimise(F, np.zeros(1), tol=1e-12, max_iter=500)
     assert value(F, start.theta) - start.bound > 1e-6  # not there yet
@@ -198,13 +211,16 @@ def test_only_problems_of_the_kind_begin_with_tangents(monkeypatch):
     assert not begins(problem(strength=0.0))
     assert not begins(problem(intercept=True))
     assert not begins(F, np.ones(300))  # a warm start
-    assert not begins(problem(loss=Huber(np.ones(400), 1.0)))
+    assert not begins(problem(loss=Huber(torch.ones(400), 1.0)))
     changes = [
         {"X": F.X.toarray()},
         {"X": sp.csr_array((F.X.data, F.X.indices.astype(np.int64), F.X.indptr), F.X.shape)},
         {"ridge": F.ridge * np.linspace(1, 2, 300)},
         {"center": np.full(300, 0.1)},
-        {"loss": Softmax(np.arange(400) % 3, 3), "ridge": np.full((300, 3), 1 / 400)},
+        {
+            "loss": OnArrays(CrossEntropy(torch.arange(400) % 3)),
+            "ridge": np.full((300, 3), 1 / 400),
+        },
         {"weights": np.eye(400)[0]},  # one row of weight 1 is n times as strong
     ]
     for change in changes:
@@ -221,7 +237,7 @@ def test_the_estimator_begins_with_tangents_on_text(monkeypatch):
         starts.append(tangents.approach(*args, **options))
         return starts[-1]
 
-    monkeypatch.setattr(newton, "approach", approach)
+    monkeypatch.setattr(solver, "approach", approach)
     rng = np.random.default_rng(3)
     X = text(6000, 9000, rng, density=2e-3)
     assert X.nnz >= tangents.LEAST_ENTRIES

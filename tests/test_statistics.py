@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from scipy.stats import binom, mannwhitneyu, trim_mean
 
-from targetopt.bench import statistics as S
-from targetopt.bench.alignment import aggregate_curves, align
+from targetopt.lab.statistics import aggregates as S
+from targetopt.lab.statistics.alignment import aggregate_curves, align
 from targetopt.types import BadArgument
 
 inf, nan = math.inf, math.nan

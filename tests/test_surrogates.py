@@ -214,7 +214,7 @@ def test_line_search_takes_no_step_that_was_refused():
 def test_line_search_that_is_refused_whatever_it_tries_begins_afresh():
     """An oracle whose values contradict its gradients: nothing moves, and nothing under- or overflows."""
     w = torch.tensor([1.0], dtype=F64, requires_grad=True)
-    opt = to.SSO([w], rule=to.LineSearch(), weight_decay=0.1)
+    opt = to.SSO([w], rule=to.LineSearch(), weight_decay=0.1, warn=False)
     liar = to.GradientOracle(lambda z: (0 * z, z), value=lambda z: 1 + 0 * z)
     for _ in range(30):
         report = opt.step(lambda: 1 * w, liar)

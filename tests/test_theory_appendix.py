@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from targetopt.theory.appendix import INEQUALITIES, Case, check
-from targetopt.theory.appendix.registry import inequality
+from targetopt.lab.studies.theory.appendix import INEQUALITIES, Case, check
+from targetopt.lab.studies.theory.appendix.registry import inequality
 from targetopt.types import BadArgument
 
 

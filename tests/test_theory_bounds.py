@@ -10,8 +10,14 @@ from hypothesis import strategies as st
 
 import targetopt as to
 from targetopt import theory
-from targetopt.theory.appendix.deterministic import random_problem
-from targetopt.theory.survey import METHODS, SCHEDULES, projection_curve, run_setting, survey
+from targetopt.lab.studies.theory.appendix.deterministic import random_problem
+from targetopt.lab.studies.theory.survey import (
+    METHODS,
+    SCHEDULES,
+    projection_curve,
+    run_setting,
+    survey,
+)
 
 CLASS = {"L": 2.0, "mu": 0.5, "sigma": 0.3}
 

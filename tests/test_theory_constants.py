@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import targetopt as to
-from targetopt import problems, theory
+from targetopt import theory
+from targetopt.lab import problems
+from targetopt.lab.studies.theory.appendix.deterministic import random_problem
 from targetopt.theory import counterexample
-from targetopt.theory.appendix.deterministic import random_problem
 
 LABELS = torch.tensor([1.0, -1.0, 1.0, -1.0], dtype=torch.float64)
 LOSSES = {
@@ -88,7 +89,7 @@ def test_parameter_constants_against_the_hessian(sparse, bias):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(30, 4)) * (rng.random((30, 4)) < 0.6)
     found = theory.parameter_constants(
-        sp.csr_array(X) if sparse else X, 0.35, 0.1, bias=bias, l2=0.01
+        sp.csr_array(X) if sparse else X, 0.35, 0.1, bias=bias, weight_decay=0.01
     )
     whole = np.hstack([X, np.ones((30, 1))]) if bias else X
     loss = to.losses.Ridged(to.losses.Logistic(torch.ones(30)), 0.1)
@@ -129,8 +130,8 @@ def test_exact_problem_of_a_library_problem():
     assert value == pytest.approx(library.metrics(model)["loss"], rel=1e-12)
     constants = exact.parameter_constants()
     assert pytest.approx(library.parameter_smoothness) == constants.L
-    with pytest.raises(theory.OutsideAssumptions, match=r"l2=0\.1"):
-        theory.ExactProblem.of(problems.get("breast_cancer", l2=0.1))
+    with pytest.raises(theory.OutsideAssumptions, match=r"weight_decay=0\.1"):
+        theory.ExactProblem.of(problems.get("breast_cancer", weight_decay=0.1))
     with pytest.raises(theory.OutsideAssumptions, match="one target per example"):
         theory.ExactProblem.of(problems.get("digits"))
 

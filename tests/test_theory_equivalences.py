@@ -9,8 +9,8 @@ from torch import nn
 
 import targetopt as to
 from targetopt import theory
+from targetopt.lab.studies.theory.appendix.deterministic import random_problem
 from targetopt.linear import Batches, Run, sample_order
-from targetopt.theory.appendix.deterministic import random_problem
 from targetopt.theory.driven import drive
 
 TOLERANCE = {"rtol": 1e-12, "atol": 1e-12}

@@ -9,106 +9,140 @@
 1
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from targetopt import baselines, linear, losses, schedules, theory
-from targetopt._version import __version__
-from targetopt.divergence import Divergence, NegativeEntropy, SquaredEuclidean
-from targetopt.inner import (
-    LBFGS,
-    Armijo,
-    Exact,
-    GaussNewton,
-    GradientDescent,
-    Inner,
-    InnerResult,
-    Stopping,
-    Torch,
+from targetopt._version import __version__ as __version__
+from targetopt.lazy import attach
+
+if TYPE_CHECKING:  # what the table below offers, for type checkers
+    from targetopt import baselines as baselines
+    from targetopt import imitation as imitation
+    from targetopt import linear as linear
+    from targetopt import losses as losses
+    from targetopt import schedules as schedules
+    from targetopt import theory as theory
+    from targetopt.divergence import Divergence as Divergence
+    from targetopt.divergence import NegativeEntropy as NegativeEntropy
+    from targetopt.divergence import SquaredEuclidean as SquaredEuclidean
+    from targetopt.inner import LBFGS as LBFGS
+    from targetopt.inner import Armijo as Armijo
+    from targetopt.inner import Exact as Exact
+    from targetopt.inner import GaussNewton as GaussNewton
+    from targetopt.inner import GradientDescent as GradientDescent
+    from targetopt.inner import Inner as Inner
+    from targetopt.inner import InnerResult as InnerResult
+    from targetopt.inner import Stopping as Stopping
+    from targetopt.inner import Torch as Torch
+    from targetopt.linear import Linear as Linear
+    from targetopt.optim import SSO as SSO
+    from targetopt.oracle import GradientOracle as GradientOracle
+    from targetopt.oracle import LossOracle as LossOracle
+    from targetopt.oracle import Oracle as Oracle
+    from targetopt.oracle import ScalarOracle as ScalarOracle
+    from targetopt.oracle import teachers as teachers
+    from targetopt.oracle.answers import Answers as Answers
+    from targetopt.oracle.asynchronous import Asynchronous as Asynchronous
+    from targetopt.oracle.budget import Budget as Budget
+    from targetopt.oracle.cache import Cache as Cache
+    from targetopt.oracle.errors import BudgetExceeded as BudgetExceeded
+    from targetopt.oracle.ledger import Ledger as Ledger
+    from targetopt.oracle.progress import show_progress as show_progress
+    from targetopt.oracle.ray_oracle import RayOracle as RayOracle
+    from targetopt.oracle.remote import RemoteOracle as RemoteOracle
+    from targetopt.oracle.remote import Retries as Retries
+    from targetopt.oracle.remote import Service as Service
+    from targetopt.rules import FTRL as FTRL
+    from targetopt.rules import AdaGrad as AdaGrad
+    from targetopt.rules import AdaGradNorm as AdaGradNorm
+    from targetopt.rules import GradientStep as GradientStep
+    from targetopt.rules import LineSearch as LineSearch
+    from targetopt.rules import MirrorDescent as MirrorDescent
+    from targetopt.rules import Newton as Newton
+    from targetopt.rules import Polyak as Polyak
+    from targetopt.rules import Proposal as Proposal
+    from targetopt.rules import Proximal as Proximal
+    from targetopt.rules import Rule as Rule
+    from targetopt.rules import Secant as Secant
+    from targetopt.rules import TrustRegion as TrustRegion
+    from targetopt.surrogate import EntropicProximal as EntropicProximal
+    from targetopt.surrogate import Quadratic as Quadratic
+    from targetopt.surrogate import Surrogate as Surrogate
+    from targetopt.types import BadAnswer as BadAnswer
+    from targetopt.types import BadArgument as BadArgument
+    from targetopt.types import BadForward as BadForward
+    from targetopt.types import Counts as Counts
+    from targetopt.types import Diverged as Diverged
+    from targetopt.types import MissingCapability as MissingCapability
+    from targetopt.types import Query as Query
+    from targetopt.types import StepReport as StepReport
+    from targetopt.types import TargetoptError as TargetoptError
+    from targetopt.types import TargetPoint as TargetPoint
+
+__getattr__, __dir__, _public = attach(
+    __name__,
+    {
+        "divergence": ["Divergence", "NegativeEntropy", "SquaredEuclidean"],
+        "inner": [
+            "LBFGS",
+            "Armijo",
+            "Exact",
+            "GaussNewton",
+            "GradientDescent",
+            "Inner",
+            "InnerResult",
+            "Stopping",
+            "Torch",
+        ],
+        "linear": ["Linear"],
+        "optim": ["SSO"],
+        "oracle": ["GradientOracle", "LossOracle", "Oracle", "ScalarOracle"],
+        "oracle.answers": ["Answers"],
+        "oracle.asynchronous": ["Asynchronous"],
+        "oracle.budget": ["Budget"],
+        "oracle.cache": ["Cache"],
+        "oracle.errors": ["BudgetExceeded"],
+        "oracle.ledger": ["Ledger"],
+        "oracle.progress": ["show_progress"],
+        "oracle.ray_oracle": ["RayOracle"],
+        "oracle.remote": ["RemoteOracle", "Retries", "Service"],
+        "rules": [
+            "FTRL",
+            "AdaGrad",
+            "AdaGradNorm",
+            "GradientStep",
+            "LineSearch",
+            "MirrorDescent",
+            "Newton",
+            "Polyak",
+            "Proposal",
+            "Proximal",
+            "Rule",
+            "Secant",
+            "TrustRegion",
+        ],
+        "surrogate": ["EntropicProximal", "Quadratic", "Surrogate"],
+        "types": [
+            "BadAnswer",
+            "BadArgument",
+            "BadForward",
+            "Counts",
+            "Diverged",
+            "MissingCapability",
+            "Query",
+            "StepReport",
+            "TargetoptError",
+            "TargetPoint",
+        ],
+    },
+    modules=[
+        "baselines",
+        "imitation",
+        "linear",
+        "losses",
+        "oracle.teachers",
+        "schedules",
+        "theory",
+    ],
+    extras={"anyio": "remote", "stamina": "remote", "httpx2": "remote"},
 )
-from targetopt.linear import Linear
-from targetopt.optim import SSO
-from targetopt.oracle import GradientOracle, LossOracle, Oracle
-from targetopt.rules import (
-    FTRL,
-    AdaGrad,
-    AdaGradNorm,
-    GradientStep,
-    LineSearch,
-    MirrorDescent,
-    Newton,
-    Proposal,
-    Rule,
-)
-from targetopt.surrogate import EntropicProximal, Quadratic, Surrogate
-from targetopt.types import (
-    BadAnswer,
-    BadArgument,
-    BadForward,
-    Counts,
-    Diverged,
-    MissingCapability,
-    Query,
-    StepReport,
-    TargetoptError,
-    TargetPoint,
-)
-
-if TYPE_CHECKING:
-    from targetopt.problems import imitation
-
-__all__ = [
-    "FTRL",
-    "LBFGS",
-    "SSO",
-    "AdaGrad",
-    "AdaGradNorm",
-    "Armijo",
-    "BadAnswer",
-    "BadArgument",
-    "BadForward",
-    "Counts",
-    "Diverged",
-    "Divergence",
-    "EntropicProximal",
-    "Exact",
-    "GaussNewton",
-    "GradientDescent",
-    "GradientOracle",
-    "GradientStep",
-    "Inner",
-    "InnerResult",
-    "LineSearch",
-    "Linear",
-    "LossOracle",
-    "MirrorDescent",
-    "MissingCapability",
-    "NegativeEntropy",
-    "Newton",
-    "Oracle",
-    "Proposal",
-    "Quadratic",
-    "Query",
-    "Rule",
-    "SquaredEuclidean",
-    "StepReport",
-    "Stopping",
-    "Surrogate",
-    "TargetPoint",
-    "TargetoptError",
-    "Torch",
-    "__version__",
-    "baselines",
-    "imitation",
-    "linear",
-    "losses",
-    "schedules",
-    "theory",
-]
-
-
-def __getattr__(name: str) -> Any:
-    """``to.imitation``, imported when first used: it needs the extra ``[rl]``."""
-    if name == "imitation":
-        return importlib.import_module("targetopt.problems.imitation")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__all__ = ["__version__", *_public]

@@ -1,6 +1,6 @@
 """``python -m targetopt`` is the command ``targetopt``."""
 
-from targetopt.cli import main
+from targetopt.lab.cli.main import main
 
 if __name__ == "__main__":
     main()

@@ -2,24 +2,28 @@
 
 ``ask`` evaluates the forward and says what the oracle must be asked; ``tell`` takes the answer and
 does the rest. Everything a step changes (parameters, buffers, generators, states) changes completely
-or not at all.
+or not at all: a `Journal` knows the way back until the step is adopted.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from targetopt import linear
 from targetopt.determinism import FrozenForward
-from targetopt.inner import LBFGS, Armijo, Exact, GaussNewton, Inner, InnerResult, Objective
+from targetopt.inner import Inner, InnerResult, Objective
+from targetopt.inner.objective import dot
+from targetopt.journal import Journal
 from targetopt.oracle import CountedValue, checked
+from targetopt.progress import Progress
 from targetopt.rules import Proposal, Rule
-from targetopt.surrogate import Quadratic, Surrogate
+from targetopt.surrogate import Surrogate
 from targetopt.types import (
     HALF,
     BadArgument,
@@ -32,6 +36,8 @@ from targetopt.types import (
     StepReport,
     TargetPoint,
     all_finite,
+    differing_rows,
+    shown,
 )
 
 
@@ -44,6 +50,11 @@ class Method:
     lr: float | None
     decay: float
     weight_decay: float
+
+    @property
+    def still(self) -> bool:
+        """Whether a schedule or scheduler has brought η to nought, whatever lr=None stands for."""
+        return (1.0 if self.lr is None else self.lr) * self.decay == 0.0
 
 
 class Targets:
@@ -59,6 +70,7 @@ class Targets:
         self.params = params
         self.regularise_on = regularise_on
         self.batch = 0
+        self.computed_in: torch.dtype | None = None
 
     @property
     def passes(self) -> int:
@@ -66,8 +78,9 @@ class Targets:
         return 1 if self.regularise_on is None else 2
 
     def __call__(self) -> Tensor:
-        z = self._usable(self.forward())
-        self.batch = z.shape[0]
+        raw = self.forward()
+        z = self._usable(raw)
+        self.batch, self.computed_in = z.shape[0], raw.dtype
         if self.regularise_on is None:
             return z
         everything = self._usable(self.regularise_on())
@@ -87,6 +100,16 @@ class Targets:
             raise BadForward(
                 f"forward() must return floating-point targets; got {z.dtype}. Return the logits or "
                 "means, not the predicted classes."
+            )
+        if z.layout is not torch.strided or z.is_nested:
+            raise BadForward(
+                f"forward() must return dense targets; got the layout {z.layout}. Return z.to_dense(), or for "
+                "nested tensors torch.nested.to_padded_tensor(z, 0.0)."
+            )
+        if z.is_meta:
+            raise BadForward(
+                "forward() returned targets on the device 'meta', which hold no numbers. Build the model on a "
+                "real device, or give it memory and weights: model.to_empty(device='cpu'), then load_state_dict."
             )
         if z.ndim == 0:
             raise BadForward(
@@ -119,29 +142,46 @@ class Live:
 
 
 def ask(
-    targets: Targets, *, step: int, index: Tensor | None = None, check_purity: bool = False
+    targets: Targets,
+    method: Method,
+    progress: Progress,
+    journal: Journal,
+    *,
+    oracle: object = None,
+    index: Tensor | None = None,
+    check_purity: bool = False,
 ) -> Query:
-    """Evaluate the forward; the query carries the targets and the live graph."""
-    frozen = FrozenForward(targets, [str(p.device) for p in targets.params])
-    try:
-        with torch.enable_grad():
-            z = frozen.first()
-        if check_purity:
-            frozen.check_pure(z.detach())
-        question = z.detach()[: targets.batch].clone()
-        if not all_finite(question):
-            raise BadForward(
-                "forward() returned targets that are not finite: the model has diverged, or its input "
-                "has nan or inf. Nothing was asked of the oracle."
-            )
-        index = _checked_index(index, question)
-    except BaseException:
-        frozen.abandon()
-        raise
+    """Evaluate the forward; the query carries the targets and the live graph.
+
+    Whatever can be refused is refused here, before the oracle is asked (and paid): what the oracle
+    says of itself included, if it is known already.
+    """
+    if not method.still:
+        method.rule.check(oracle, method.lr, answered=False)
+    if not progress.inner_state:
+        method.inner.check(targets.params)
+    frozen = FrozenForward(targets, [str(p.device) for p in targets.params], journal)
+    with torch.enable_grad():
+        z = frozen.first()
+    if check_purity:
+        frozen.check_pure(z.detach())
+    question = z.detach()[: targets.batch].clone()
+    if not all_finite(question):
+        raise BadForward(
+            "forward() returned targets that are not finite: the model has diverged, or its input "
+            "has nan or inf. Nothing was asked of the oracle."
+        )
+    if targets.regularise_on is not None and not method.rule.uniform:
+        raise MissingCapability(
+            f"regularise_on= needs a rule whose metric is one number; that of {type(method.rule).__name__} varies "
+            "by example. Use GradientStep, LineSearch or AdaGradNorm."
+        )
+    index = _checked_index(index, question)
+    method.rule.check_targets(question, index, progress.rule_state)
     versions = [p._version for p in targets.params]
     return Query(
         targets=question,
-        step=step,
+        step=progress.steps,
         index=index,
         rng=frozen.rng,
         buffers=frozen.buffers,
@@ -156,37 +196,39 @@ def tell(
     targets: Targets,
     point: object,
     method: Method,
-    rule_state: State,
-    inner_state: State,
-) -> tuple[StepReport, State, State]:
-    """Finish the step: check the answer, propose, minimise. Returns the report and new states.
+    progress: Progress,
+    journal: Journal,
+) -> tuple[StepReport, Progress]:
+    """Finish the step: check the answer, propose, minimise. Returns the report and what to adopt.
 
-    After an error everything is as it was before ``tell``, and the query can be told again.
+    The parameters are then where the step ends, and all else that the step changes is in the new
+    `Progress`. After an error the journal puts everything back, and the query can be told again.
     """
-    params = targets.params
     if query.regularised != (targets.regularise_on is not None):
         raise BadArgument(
             "regularise_on= was given to ask: give it to tell too, the same forward of all data"
             if query.regularised
             else "regularise_on= was not given to ask: leave it out of tell, or ask again with it"
         )
-    live, z, joining = _joined(query, targets)
-    snapshot = [p.detach().clone() for p in params]
-    try:
-        # The graph's own targets: the oracle may have worked on its copy in place.
-        anchor = z.detach()[: query.targets.shape[0]]
-        answer = replace(checked(point, anchor), index=query.index)
-        counter = CountedValue(answer)
-        method.rule.check(answer)
-        live.z = None  # the inner loop consumes the graph
-        objective, proposal, result = _minimised(
-            live.frozen, z, counter.attached(answer), targets, method, rule_state, inner_state
-        )
-    except BaseException:
-        _assign(params, snapshot)
-        raise
+    live, z, joining = _joined(query, targets, journal)
+    # The graph's own targets: the oracle may have worked on its copy in place.
+    anchor = z.detach()[: query.targets.shape[0]]
+    answer = replace(checked(point, anchor), index=query.index)
+    journal.answers[:] = [answer] if journal.answers else []
+    counter = CountedValue(answer)
+    if not method.still:
+        method.rule.check(answer, method.lr)
+    live.z = None  # the inner loop consumes the graph
+    answer = replace(answer, penalty=_penalty(targets.params, method.weight_decay))
+    here = tuple(p.detach().clone() for p in targets.params) if method.rule.returns else ()
+    objective, proposal, result = _minimised(
+        live.frozen, z, counter.attached(answer), targets, method, progress
+    )
     if result.steps == 0:  # trials that were all refused leave rounding errors behind
-        _assign(params, snapshot)
+        if proposal.returned:
+            put_at(targets.params, progress.accepted)
+        else:
+            journal.put_parameters_back()
     query.live = None
     report = StepReport(
         oracle_calls=1,
@@ -197,14 +239,38 @@ def tell(
         jvp_calls=targets.passes * objective.jvp_calls,
         step=query.step + 1,
         loss=float(answer.loss),
-        gradient_norm=math.sqrt(float(answer.gradient_norm_squared)),
+        gradient_norm=math.sqrt(answer.gradient_norm_squared),
         eta=proposal.eta,
         surrogate_decrease=math.nan if result.decrease is None else result.decrease,
         stop_reason=result.reason,
         memory=proposal.memory,
         form=result.form,
+        ratio=proposal.ratio,
+        accepted=not proposal.returned,
     )
-    return report, proposal.state, result.state
+    return report, replace(
+        progress,
+        steps=progress.steps + 1,
+        totals=progress.totals + report,
+        rule_state=proposal.state,
+        inner_state=result.state,
+        accepted=progress.accepted if proposal.returned else here,
+    )
+
+
+@torch.no_grad()
+def put_at(params: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    """Give the parameters these values."""
+    for p, value in zip(params, values, strict=True):
+        p.copy_(value)
+
+
+def _penalty(params: Sequence[Tensor], weight_decay: float) -> float:
+    """½λ‖θ‖², which belongs to the objective beside the oracle's loss."""
+    if not weight_decay:
+        return 0.0
+    with torch.no_grad():
+        return 0.5 * weight_decay * dot(params, params)
 
 
 def _minimised(
@@ -213,16 +279,14 @@ def _minimised(
     answer: TargetPoint,
     targets: Targets,
     method: Method,
-    rule_state: State,
-    inner_state: State,
+    progress: Progress,
 ) -> tuple[Objective, Proposal, InnerResult]:
     """Build the surrogate and decrease it; the parameters are left at the answer."""
-    # a schedule or scheduler has brought η to nought, whatever lr=None stands for
-    still = (1.0 if method.lr is None else method.lr) * method.decay == 0.0
+    rule_state, inner_state = progress.rule_state, progress.inner_state
     with torch.no_grad():
         proposal = (
             Proposal.nowhere(answer, rule_state)
-            if still
+            if method.still
             else method.rule.propose(answer, method.lr, method.decay, rule_state)
         )
         surrogate: Surrogate = proposal.surrogate
@@ -230,40 +294,35 @@ def _minimised(
             nothing = InnerResult(0, 0.0, "zero-step", inner_state)
             return Objective(frozen, list(targets.params), surrogate), proposal, nothing
         if targets.regularise_on is not None:
-            if not isinstance(surrogate, Quadratic):
-                raise MissingCapability(
-                    "regularise_on= needs a quadratic surrogate; this rule's is "
-                    f"{type(surrogate).__name__}. Use GradientStep, LineSearch or AdaGradNorm."
-                )
             surrogate = surrogate.regularised_on(z.detach()[answer.targets.shape[0] :])
     penalty = method.weight_decay * proposal.losses_summed
-    objective = Objective(frozen, list(targets.params), surrogate, penalty, z)
+    if proposal.returned:
+        put_at(targets.params, progress.accepted)
+    begin = None if proposal.returned else z
+    objective = Objective(frozen, list(targets.params), surrogate, penalty, begin)
     with torch.no_grad():  # evaluations switch it on for themselves
-        forward = targets.forward if targets.regularise_on is None else None
-        if isinstance(forward, linear.Linear) and linear.supports(
-            method.inner, surrogate, forward, targets.params
-        ):
-            result = linear.minimise(method.inner, objective, forward, inner_state)
-        else:
-            result = method.inner.minimise(objective, inner_state)
+        result = _solver(targets, method.inner, surrogate)(objective, inner_state)
     measured = result.decrease is None or math.isfinite(result.decrease)
     if not (measured and all_finite(*targets.params)):
         raise Diverged(
             f"{type(method.inner).__name__} left the finite numbers after {result.steps} inner steps; the "
-            f"parameters were put back. {_remedy(method.inner)}"
+            f"parameters were put back. {method.inner.remedy}"
         )
     return objective, proposal, result
 
 
-def _remedy(failed: Inner) -> str:
-    """What to try where this solver has diverged: not the same again."""
-    finds_its_own = isinstance(failed, Armijo | LBFGS | GaussNewton | Exact)
-    lower = "lr" if finds_its_own else "its step size (or lr)"
-    others = [s.__name__ for s in (Armijo, LBFGS) if not isinstance(failed, s)]
-    return f"Lower {lower}, or use {' or '.join(others)}."
+def _solver(
+    targets: Targets, inner: Inner, surrogate: Surrogate
+) -> Callable[[Objective, State], InnerResult]:
+    """``inner.minimise``, unless the forward knows a way of its own to do the same (see `Linear`)."""
+    offer = None
+    if targets.regularise_on is None:
+        offer = getattr(targets.forward, "solver_for", None)
+    own = None if offer is None else offer(inner, surrogate, targets.params)
+    return inner.minimise if own is None else own
 
 
-def _joined(query: Query, targets: Targets) -> tuple[Live, Tensor, int]:
+def _joined(query: Query, targets: Targets, journal: Journal) -> tuple[Live, Tensor, int]:
     """The query's graph, and the forwards it took to make it again.
 
     Within a step the live one serves. In `tell` the forward is evaluated anew, in whatever process:
@@ -278,22 +337,33 @@ def _joined(query: Query, targets: Targets) -> tuple[Live, Tensor, int]:
         and live.versions == versions
     ):
         return live, live.z, 0
+    if query.digest and query.digest != digest(targets.params):
+        raise BadForward(
+            "the parameters are not those at which the oracle was asked: they changed between ask and tell (or "
+            "others are trained now). Load the parameters as they were at ask, and pass the same forward."
+        )
     with torch.enable_grad():
         if live is None:
-            live = Live(FrozenForward(targets, [str(p.device) for p in targets.params]), None, [])
-            z = live.frozen.rejoin(query.rng, query.buffers)
+            frozen = FrozenForward(targets, [str(p.device) for p in targets.params], journal)
+            live = Live(frozen, None, [])
+            z = frozen.rejoin(query.rng, query.buffers)
             calls = 2 if query.buffers else 1
         else:
             live.z = None  # its memory first
+            live.frozen.continued(journal)
             z = live.frozen.retake(targets)
             calls = 1
     now = z.detach()[: targets.batch]
-    tolerance = 10 * torch.finfo(now.dtype).eps ** 0.5
-    if now.shape != query.targets.shape or not torch.allclose(
-        now, query.targets.to(now), rtol=tolerance, atol=tolerance
-    ):
+    same_shape = now.shape == query.targets.shape
+    rows = differing_rows(now, query.targets, targets.computed_in) if same_shape else []
+    if rows or not same_shape:
+        what = (
+            f"{len(rows)} of {now.shape[0]} rows differ: {shown(rows)}"
+            if same_shape
+            else f"their shape is {tuple(now.shape)} and was {tuple(query.targets.shape)}"
+        )
         raise BadForward(
-            "the forward no longer gives the targets the oracle was asked about: the parameters, the "
+            f"the forward no longer gives the targets the oracle was asked about ({what}): the "
             "batch or the model's mode changed between ask and tell. Load the parameters as they were "
             "at ask, and pass the same forward."
         )
@@ -302,16 +372,43 @@ def _joined(query: Query, targets: Targets) -> tuple[Live, Tensor, int]:
     return live, z, calls
 
 
-@torch.no_grad()
-def _assign(params: Sequence[Tensor], values: Sequence[Tensor]) -> None:
-    for p, value in zip(params, values, strict=True):
-        p.copy_(value)
+def digest(params: Sequence[Tensor]) -> str:
+    """A fingerprint of the parameters' values, the same in every process and on every device."""
+    found = hashlib.blake2b(digest_size=16)
+    for p in params:
+        values = p.detach().cpu().contiguous().reshape(-1)
+        found.update(f"{p.dtype} {tuple(p.shape)} ".encode())
+        found.update(values.view(torch.uint8).numpy().data)
+    return found.hexdigest()
+
+
+def checked_ids(ids: Sequence[Any] | None, rows: int) -> list[Any] | None:
+    """The ids of a query's rows: one each, all different."""
+    if ids is None:
+        return None
+    names = ids.tolist() if isinstance(ids, Tensor) else list(ids)
+    try:
+        distinct = len(set(names))
+    except TypeError:
+        distinct = -1
+    if len(names) != rows or distinct != rows:
+        raise BadArgument(
+            f"ids= must name each of the {rows} rows differently, by strings or whole numbers; got {len(names)}, "
+            f"{'not all hashable' if distinct < 0 else f'{distinct} different ones'}"
+        )
+    return names
 
 
 def _checked_index(index: Tensor | None, z: Tensor) -> Tensor | None:
     if index is None:
         return None
-    index = torch.as_tensor(index, device=z.device)
+    try:
+        index = torch.as_tensor(index, device=z.device)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise BadArgument(
+            f"index= must be whole numbers, the data rows of this batch ({error}). Number the examples 0, 1, 2, … "
+            "by their place in the data set."
+        ) from error
     if index.is_floating_point() or index.dtype == torch.bool or index.shape != z.shape[:1]:
         raise BadArgument(
             f"index= must be one whole number per example, shape ({z.shape[0]},): the data rows of this "
@@ -319,4 +416,4 @@ def _checked_index(index: Tensor | None, z: Tensor) -> Tensor | None:
         )
     if (index < 0).any():
         raise BadArgument(f"index= has a negative row, {int(index.min())}; rows count from 0")
-    return index.long()
+    return index.to(torch.long, copy=True)

@@ -7,26 +7,39 @@ things in ordinary models do change it, and both are handled without the user's 
 * buffers that a forward moves (BatchNorm's statistics, spectral norm's vectors): every inner forward
   starts from the buffers the first one found, and only the first one's change is kept.
 
+A replay runs on tensors of its own, so that no graph and no dictionary of the user's is disturbed. That
+holds for buffers that hang in modules and for those that ``torch.func.functional_call`` lends to one.
+
 What cannot be handled (a forward that draws its own batch, say) is found by evaluating twice on the
 first step, and refused with the reason.
 """
 
 from __future__ import annotations
 
+import itertools
 import random
-from collections.abc import Iterator, Sequence
+import sys
+import threading
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import partial
+from operator import setitem
+from types import FrameType
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.nn.modules import module as torch_modules
+from torch.nn.utils import stateless
 
+from targetopt.journal import Deed, Journal, at_once
 from targetopt.types import BadForward, Forward
 
 RngStates = list[tuple[str, Tensor]]
+Place = tuple[MutableMapping[str, Any], str]
+"""Where a buffer hangs: a module's ``_buffers``, or the dictionary given to ``functional_call``."""
 
 
 def _device_module(device: str) -> Any:
@@ -40,12 +53,13 @@ def _get_rng(devices: Sequence[str]) -> RngStates:
     ]
 
 
-def _set_rng(states: RngStates) -> None:
-    for device, state in states:
-        if device == "cpu":
-            torch.set_rng_state(state)
-        else:
-            _device_module(device).set_rng_state(state, device)
+def _set_rng(states: RngStates) -> list[Deed]:
+    return [
+        partial(torch.default_generator.set_state, state)
+        if device == "cpu"
+        else partial(_device_module(device).set_rng_state, state, device)
+        for device, state in states
+    ]
 
 
 def _same_rng(a: RngStates, b: RngStates) -> bool:
@@ -53,23 +67,38 @@ def _same_rng(a: RngStates, b: RngStates) -> bool:
 
 
 @dataclass
-class _Buffer:
+class Buffer:
     """A buffer of the modules a forward calls; ``None`` until a module fills it.
 
     One tensor may hang in several places (tied modules); it stays one tensor in every replay.
+
+    Attributes:
+        found: the tensor that hung there when the forward began.
+        before: what it held then.
+        places: where it hangs.
+        owners: ids of the modules it belongs to.
+        after: what hangs there after the forward that counts.
+        lent: whether ``functional_call`` lent it to the module.
+        replayed: the tensor of the last replay.
     """
 
-    places: list[tuple[nn.Module, str]]
     found: Tensor | None
     before: Tensor | None
-    after: list[Tensor | None]
+    places: list[Place] = field(default_factory=list)
+    owners: set[int] = field(default_factory=set)
+    after: list[Tensor | None] = field(default_factory=list)
+    lent: bool = False
+    replayed: Tensor | None = None
 
     @classmethod
-    def of(cls, found: Tensor | None) -> _Buffer:
-        return cls([], found, None if found is None else found.detach().clone(), [])
+    def of(cls, found: Tensor | None) -> Buffer:
+        return cls(found, None if found is None else found.detach().clone())
+
+    def hanging(self) -> list[Tensor | None]:
+        return [mapping[name] for mapping, name in self.places]
 
     def moved(self) -> bool:
-        if any(now is not self.found for now in self._hanging()):
+        if any(now is not self.found for now in self.hanging()):
             return True
         if self.found is None or self.before is None:
             return False
@@ -78,90 +107,172 @@ class _Buffer:
 
     def keep(self) -> None:
         """What hangs there now is what the outer step leaves behind."""
-        self.after = self._hanging()
+        self.after = self.hanging()
 
-    def begin_replay(self) -> None:
+    def replaying(self) -> list[Deed]:
         # a fresh tensor: the first graph may hold the module's own one
-        self._hang([None if self.before is None else self.before.clone()] * len(self.places))
+        self.replayed = None if self.before is None else self.before.clone()
+        return self._hang([self.replayed] * len(self.places))
 
-    def end_replay(self) -> None:
-        self._hang(self.after)
+    def replay_ended(self) -> list[Deed]:
+        return self._hang(self.after)
 
-    @torch.no_grad()
-    def put_back(self) -> None:
-        self._hang([self.found] * len(self.places))
+    def back(self) -> list[Deed]:
+        """As it was found."""
+        deeds = self._hang([self.found] * len(self.places))
         if self.found is not None and self.before is not None:
-            self.found.copy_(self.before)
+            memory = self.found.detach()
+            if not torch.equal(memory, self.before):
+                deeds.append(partial(memory.copy_, self.before))
+        return deeds
 
-    def _hanging(self) -> list[Tensor | None]:
-        return [module._buffers[name] for module, name in self.places]
+    def _hang(self, tensors: Sequence[Tensor | None]) -> list[Deed]:
+        return [
+            partial(setitem, mapping, name, tensor)
+            for (mapping, name), tensor in zip(self.places, tensors, strict=True)
+        ]
 
-    def _hang(self, tensors: list[Tensor | None]) -> None:
-        for (module, name), tensor in zip(self.places, tensors, strict=True):
-            module._buffers[name] = tensor
+
+_hook_number = itertools.count(1)
 
 
 @contextmanager
-def _buffers_seen() -> Iterator[list[_Buffer]]:
-    """Collect (and copy) the buffers of every module that is called inside, in order of call."""
-    buffers: list[_Buffer] = []
-    tied: dict[int, _Buffer] = {}
-    seen: set[int] = set()
+def _on_module_calls(act: Callable[[nn.Module], None], journal: Journal) -> Iterator[None]:
+    """``act(module)`` before every call of a module that *this thread* makes inside.
 
-    def collect(module: nn.Module, _inputs: object) -> None:
-        if id(module) in seen:
-            return
-        for child in module.modules():
-            if id(child) not in seen:
-                seen.add(id(child))
-                for name, tensor in child._buffers.items():
-                    buffer = tied.get(id(tensor)) if tensor is not None else None
-                    if buffer is None:
-                        buffer = _Buffer.of(tensor)
-                        buffers.append(buffer)
-                        tied[id(tensor)] = buffer
-                    buffer.places.append((child, name))
+    Which modules a closure calls is known only when it calls them, and for that torch offers hooks on
+    all modules; calls of other threads pass through untouched.
+    """
+    own, number, hooks = threading.get_ident(), -next(_hook_number), _HOOKS
 
-    handle = register_module_forward_pre_hook(collect)
+    def hook(module: nn.Module, _inputs: object) -> None:
+        if threading.get_ident() == own:
+            act(module)
+
+    unhook = partial(hooks.pop, number, None)
+    journal.remember(lambda: [unhook])
+    hooks[number] = hook
     try:
-        yield buffers
+        yield
     finally:
-        handle.remove()
+        unhook()
 
 
-def _of_moved_modules(buffers: list[_Buffer]) -> list[_Buffer]:
-    """All buffers of a module that moved one: a mean may stand still by chance, once."""
-    moved = {id(module) for b in buffers if b.moved() for module, _ in b.places}
-    return [b for b in buffers if any(id(module) in moved for module, _ in b.places)]
+# torch's own function would give the hook's number only after it is in place: an interrupt could lose it
+_HOOKS: MutableMapping[int, Any] = torch_modules._global_forward_pre_hooks
+_MODULE_CALL = nn.Module._call_impl.__code__
+_LENDER = stateless._functional_call.__code__
+
+
+def _lending() -> MutableMapping[str, Any] | None:
+    """The tensors that ``functional_call`` lends to the module call that is beginning, if it does."""
+    frame: FrameType | None = sys._getframe(2)
+    calls = 0
+    while frame is not None and calls < 2:  # the call itself, and up to the module that made it
+        if frame.f_code is _LENDER:
+            lent: MutableMapping[str, Any] = frame.f_locals["parameters_and_buffers"]
+            return lent
+        calls += frame.f_code is _MODULE_CALL
+        frame = frame.f_back
+    return None
+
+
+class _Collector:
+    """Finds (and copies) the buffers of every module that is called, in order of call."""
+
+    def __init__(self) -> None:
+        self.buffers: list[Buffer] = []
+        self._by_tensor: dict[int, Buffer] = {}
+        self._seen: set[tuple[int, int]] = set()
+        self._places: set[tuple[int, str]] = set()
+        self._lent: set[int] = set()
+        self._lenders: list[object] = []  # kept alive: they are known by their ids
+
+    def __call__(self, module: nn.Module) -> None:
+        lent = _lending()
+        if (id(module), id(lent)) in self._seen:
+            return
+        self._lenders.append(lent)
+        names = {} if lent is None else {id(t): name for name, t in lent.items()}
+        for child in module.modules():
+            if (id(child), id(lent)) in self._seen:
+                continue
+            self._seen.add((id(child), id(lent)))
+            for name, tensor in child._buffers.items():
+                if id(tensor) in names:
+                    self._add(child, tensor, (lent, names[id(tensor)]), lent=True)
+                elif id(tensor) in self._lent:  # a call inside the one it was lent to
+                    self._seen.discard((id(child), id(lent)))
+                else:
+                    self._add(child, tensor, (child._buffers, name), lent=False)
+
+    def _add(self, owner: nn.Module, tensor: Tensor | None, place: Any, lent: bool) -> None:
+        if (id(place[0]), place[1]) in self._places:
+            return
+        self._places.add((id(place[0]), place[1]))
+        buffer = None if tensor is None else self._by_tensor.get(id(tensor))
+        if buffer is None:
+            buffer = Buffer.of(tensor)
+            buffer.lent = lent
+            if lent:
+                self._lent.add(id(tensor))
+            self._by_tensor[id(tensor)] = buffer
+            self.buffers.append(buffer)
+        buffer.places.append(place)
+        buffer.owners.add(id(owner))
+
+    def back(self) -> list[Deed]:
+        return [deed for b in self.buffers for deed in b.back()]
+
+    def moved(self) -> list[Buffer]:
+        """All buffers of a module that moved one: a mean may stand still by chance, once."""
+        owners = {owner for b in self.buffers if b.moved() for owner in b.owners}
+        return [b for b in self.buffers if b.owners & owners]
 
 
 class FrozenForward:
     """The user's forward during one outer step.
 
-    Call `first` once (in another process than the one that asked, `rejoin`), then the object itself
-    for every further evaluation (`retake` for the first one of another closure); end with nothing
-    (the first forward's effects stay) or with `abandon` (as if there had been no call).
+    Call `first` once (or, for a query told in another process, `rejoin`), then the object itself
+    for every further evaluation (`retake` for the first one of another closure). The first forward's
+    effects stay, unless the journal of the step undoes them.
     """
 
-    def __init__(self, forward: Forward, devices: Sequence[str]) -> None:
+    def __init__(self, forward: Forward, devices: Sequence[str], journal: Journal) -> None:
         self.forward = forward
+        self.journal = journal
         self._devices = sorted({"cpu", *devices})
         self._rng_before: RngStates = []
         self._random = False
-        self._buffers: list[_Buffer] = []
+        self._buffers: list[Buffer] = []
+
+    def continued(self, journal: Journal) -> None:
+        """From now on this journal undoes: to what there is now, not to before the first forward."""
+        self.journal = journal
+        self._remember_rng()
+        for b in self._buffers:
+            for place in b.places:
+                now = Buffer.of(place[0][place[1]])
+                now.places.append(place)
+                journal.remember(now.back)
 
     def first(self) -> Tensor:
         """The forward whose randomness and buffers are kept."""
-        self._rng_before = _get_rng(self._devices)
-        with _buffers_seen() as buffers:
-            try:
-                z = self.forward()
-            finally:
-                self._buffers = _of_moved_modules(buffers)
-                for b in self._buffers:
-                    b.keep()
+        self._rng_before = self._remember_rng()
+        seen = _Collector()
+        self.journal.remember(seen.back)
+        with _on_module_calls(seen, self.journal):
+            z = self.forward()
+        self._buffers = seen.moved()
+        for b in self._buffers:
+            b.keep()
         self._random = not _same_rng(self._rng_before, _get_rng(self._devices))
         return z
+
+    def _remember_rng(self) -> RngStates:
+        before = _get_rng(self._devices)
+        self.journal.remember(partial(_set_rng, before))
+        return before
 
     @property
     def rng(self) -> RngStates:
@@ -179,13 +290,10 @@ class FrozenForward:
         The model there has the buffers as the first forward left them, and which ones that forward
         moves is found by calling it; only then can it start from what they held before.
         """
-        outer = _get_rng(self._devices)
-        _set_rng(rng)
-        try:
-            z = self.first()
-        finally:
-            self._put_back()
-            _set_rng(outer)
+        outer = self._remember_rng()
+        at_once(_set_rng(rng))
+        z = self.first()
+        at_once([*(deed for b in self._buffers for deed in b.back()), *_set_rng(outer)])
         if len(self._buffers) != len(buffers):
             raise BadForward(
                 f"the forward moves {len(self._buffers)} buffers here and moved {len(buffers)} when it was "
@@ -194,31 +302,25 @@ class FrozenForward:
             )
         if not buffers:
             return z
-        for b, before in zip(self._buffers, buffers, strict=True):
-            b.before = before
-            b.keep()
+        pairs = zip(self._buffers, buffers, strict=True)
+        self._buffers = [replace(b, before=before, after=b.hanging()) for b, before in pairs]
         return self()
 
     def retake(self, forward: Forward) -> Tensor:
         """The first forward repeated by another closure, which takes its place; no effect is kept.
 
         Only what the first forward drew and moved is known to be replayed. A closure that draws or
-        moves more (of another model, or in another mode) is undone and refused.
+        moves more (of another model, or in another mode) is refused.
         """
         self.forward = forward
-        known = {id(module) for b in self._buffers for module, _ in b.places}
+        known = {owner for b in self._buffers for owner in b.owners}
         outer = _get_rng(self._devices)
-        with _buffers_seen() as buffers:
-            try:
-                z = self()
-            finally:
-                drawn = not _same_rng(outer, _get_rng(self._devices))
-                _set_rng(outer)
-                seen = _of_moved_modules(buffers)
-                moved = [b for b in seen if not any(id(module) in known for module, _ in b.places)]
-                for b in moved:
-                    b.put_back()
-        if drawn or moved:
+        seen = _Collector()
+        self.journal.remember(seen.back)
+        with _on_module_calls(seen, self.journal):
+            z = self()
+        drawn = not _same_rng(outer, _get_rng(self._devices))
+        if drawn or any(not b.owners & known for b in seen.moved()):
             what = "draws random numbers" if drawn else "moves buffers"
             raise BadForward(
                 f"the forward {what}, which it did not when it was asked: the model or its mode (train, "
@@ -230,25 +332,28 @@ class FrozenForward:
     def __call__(self) -> Tensor:
         if not self._random and not self._buffers:
             return self.forward()
-        outer = _get_rng(self._devices) if self._random else []
-        _set_rng(self.rng)
-        for b in self._buffers:
-            b.begin_replay()
+        outer = _set_rng(_get_rng(self._devices)) if self._random else []
+        at_once([*(deed for b in self._buffers for deed in b.replaying()), *_set_rng(self.rng)])
         try:
-            return self.forward()
+            return self._with_borrowed()
         finally:
-            for b in self._buffers:
-                b.end_replay()
-            _set_rng(outer)
+            at_once([*(deed for b in self._buffers for deed in b.replay_ended()), *outer])
 
-    def abandon(self) -> None:
-        """Undo what the first forward did to buffers and generators."""
-        self._put_back()
-        _set_rng(self._rng_before)
+    def _with_borrowed(self) -> Tensor:
+        """The forward; where ``functional_call`` lends the user's own tensors, it gets the replay's."""
+        borrowed = {id(b.found): b for b in self._buffers if b.lent}
+        if not borrowed:
+            return self.forward()
 
-    def _put_back(self) -> None:
-        for b in self._buffers:
-            b.put_back()
+        def exchange(module: nn.Module) -> None:
+            if _lending() is not None:
+                for child in module.modules():
+                    for name, tensor in child._buffers.items():
+                        if id(tensor) in borrowed:
+                            child._buffers[name] = borrowed[id(tensor)].replayed
+
+        with _on_module_calls(exchange, self.journal):
+            return self.forward()
 
     def check_pure(self, z: Tensor) -> None:
         """Evaluate again at the same parameters; refuse a forward that answers differently."""

@@ -19,6 +19,9 @@ class Divergence(ABC):
     def surrogate(self, point: TargetPoint, eta: float) -> Surrogate:
         """q(z) = ℓ(z_t) + ⟨g, z − z_t⟩ + (1/η) mean D(z_i, z_t,i)."""
 
+    def check(self, z: Tensor) -> None:  # noqa: B027 (most have nothing to refuse)
+        """Refuse targets that this geometry does not know, before the oracle is asked about them."""
+
     @abstractmethod
     def value(self, z: Tensor, reference: Tensor) -> Tensor:
         """D(z_i, reference_i) per example, shape ``(n,)``."""
@@ -63,7 +66,7 @@ class NegativeEntropy(Divergence):
 
     def surrogate(self, point: TargetPoint, eta: float) -> EntropicProximal:
         z = point.targets
-        self._check(z)
+        self.check(z)
         log_z = z.clamp_min(torch.finfo(z.dtype).tiny).log()
         moved = log_z - eta * point.gradients
         log_norm = torch.logsumexp(moved, dim=1, keepdim=True)
@@ -76,7 +79,7 @@ class NegativeEntropy(Divergence):
         log_reference = reference.clamp_min(torch.finfo(z.dtype).tiny).log()
         return (torch.xlogy(z, z) - z * log_reference - z + reference).sum(dim=1)
 
-    def _check(self, z: Tensor) -> None:
+    def check(self, z: Tensor) -> None:
         remedy = "Let the forward end in softmax, or use MirrorDescent(SquaredEuclidean()) on the logits."
         if z.ndim != 2:
             raise BadForward(

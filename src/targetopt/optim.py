@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from targetopt import core
+from targetopt import core, watch
 from targetopt.inner import LBFGS, Inner
-from targetopt.oracle import as_answer, as_oracle
+from targetopt.journal import Journal
+from targetopt.oracle import as_answer, as_oracle, check_ids
+from targetopt.progress import Progress
 from targetopt.rules import GradientStep, Rule
-from targetopt.schedules import Constant, Schedule
-from targetopt.types import BadArgument, Counts, Forward, Query, State, StepReport, TargetPoint
+from targetopt.schedules import Constant, Schedule, factor
+from targetopt.types import (
+    BadArgument,
+    Counts,
+    Forward,
+    MissingCapability,
+    Query,
+    StepReport,
+    TargetPoint,
+    as_number,
+)
 
 
 class SSO(Optimizer):
@@ -40,6 +52,7 @@ class SSO(Optimizer):
             through the surrogate.
         check_purity: evaluate the forward twice at the first step and refuse one that is not a
             function of the parameters.
+        warn: warn, once each, when the losses grow for many steps or a search finds no step any more.
 
     Parameters may be frozen and freed (``requires_grad_``) between steps. What the inner solver carries
     over (a step size, Adam's moments) belongs to those that were trained: it begins anew when they
@@ -73,6 +86,7 @@ class SSO(Optimizer):
         schedule: Schedule | None = None,
         weight_decay: float = 0.0,
         check_purity: bool = True,
+        warn: bool = True,
     ) -> None:
         rule = GradientStep() if rule is None else rule
         inner = LBFGS() if inner is None else inner
@@ -89,17 +103,14 @@ class SSO(Optimizer):
             raise BadArgument(
                 f"schedule={schedule!r} must be callable, such as to.schedules.inverse_sqrt()"
             )
-        _check_lr(lr, zero_allowed=False)
+        _check_lr(lr, zero_allowed=False, unbounded=rule.unbounded)
         _check_weight_decay(weight_decay)
         self.rule = rule
         self.inner = inner
         self.schedule: Schedule = Constant() if schedule is None else schedule
         self.check_purity = check_purity
-        self.totals = Counts()
-        self._steps = 0
-        self._rule_state: State = {}
-        self._inner_state: State = {}
-        self._trained: list[int] = []  # whose the inner state is: places in the group
+        self.warn = warn
+        self._progress = Progress()
         if isinstance(params, Tensor):
             raise BadArgument(
                 f"params is one tensor of shape {tuple(params.shape)}; pass a list of tensors, [w], or "
@@ -127,6 +138,11 @@ class SSO(Optimizer):
                     "torch.view_as_real of it, and let the forward make it complex."
                 )
 
+    @property
+    def totals(self) -> Counts:
+        """What all steps so far have cost."""
+        return self._progress.totals
+
     def step(  # type: ignore[override]
         self,
         forward: Forward | None = None,
@@ -137,10 +153,14 @@ class SSO(Optimizer):
     ) -> StepReport:
         """One outer step: ``tell(ask(forward), oracle's answer)``, atomic.
 
+        After an error or an interrupt (Ctrl-C) either nothing has changed, or the step is done and
+        counted and the error has its ``report``. If nothing has changed but the oracle had answered, the
+        error has the ``answer``, and ``opt.step(forward, error.answer)`` does the step without asking again.
+
         Args:
             forward: ``lambda: model(x)``, the targets of this batch at the present parameters.
             oracle: an `Oracle`, a `targetopt.losses` loss, or a function of the targets that gives one
-                loss per example.
+                loss per example; or the answer that an interrupted step has handed back.
             index: the data rows of this batch, for rules that remember each example.
             regularise_on: a second forward, of all data: use the paper's analysis surrogate q̃
                 (gradient on the batch, regulariser on all data), which has no bias ζ².
@@ -163,26 +183,43 @@ class SSO(Optimizer):
         answerer = as_oracle(oracle)
         targets = self._targets(forward, regularise_on)
         method = self._method()
-        query = self._ask(targets, index)
-        frozen = query.live.frozen
-        try:
-            return self._tell(query, targets, answerer.query(query.targets), method)
-        except BaseException:
-            frozen.abandon()
-            raise
+        journal = Journal(targets.params)
+        with journal, journal, journal:
+            query = self._ask(targets, method, journal, answerer, index)
+            point = journal.paid(answerer.query, query.targets.clone())
+            report = self._tell(query, targets, point, method, journal)
+        if self.warn:
+            watch.warn(self._progress.watch, report.eta)
+        return report
 
     def ask(
-        self, forward: Forward, *, index: Tensor | None = None, regularise_on: Forward | None = None
+        self,
+        forward: Forward,
+        *,
+        index: Tensor | None = None,
+        ids: Sequence[Any] | None = None,
+        regularise_on: Forward | None = None,
     ) -> Query:
         """The query of the next step: ``query.targets`` is what the oracle must be asked.
 
         Answer it with `tell`, in this process or, pickled beside model and optimiser (saved after
         ``ask``), in another.
+
+        Args:
+            forward: ``lambda: model(x)``, the targets of this batch at the present parameters.
+            index: the data rows of this batch, for rules that remember each example.
+            ids: a name for each row, strings or whole numbers, all different. `tell` then takes only an
+                answer whose rows carry the same ids in the same order.
+            regularise_on: as in `step`.
         """
-        targets = self._targets(forward, regularise_on)
-        self._method()
-        query = self._ask(targets, index)
-        query.live.z = None  # the graph would wait for nothing: tell evaluates its own forward
+        targets, method = self._targets(forward, regularise_on), self._method()
+        journal = Journal()
+        with journal, journal, journal:
+            query = self._ask(targets, method, journal, None, index)
+            query.ids = core.checked_ids(ids, query.targets.shape[0])
+            query.digest = core.digest(targets.params)
+            query.live.z = None  # the graph would wait for nothing: tell evaluates its own forward
+            journal.adopt(query=query)
         return query
 
     def tell(
@@ -190,27 +227,31 @@ class SSO(Optimizer):
         query: Query,
         forward: Forward,
         losses: Any,
-        gradients: Any,
+        gradients: Any = None,
         *,
         curvature: Any = None,
         value: Callable[[Tensor], Tensor] | None = None,
         smoothness: float | None = None,
+        ids: Sequence[Any] | None = None,
         regularise_on: Forward | None = None,
     ) -> StepReport:
         """Finish the step that ``ask`` began, with the oracle's answer.
 
         After an error all is as before ``tell``; the query can be told again with a repaired answer.
-        The forward is evaluated once to see that it still gives the targets the oracle was asked
-        about, and refused if it does not.
+        The parameters must be bit for bit those of ``ask``. The forward is evaluated once to see that it
+        still gives the targets the oracle was asked about, and refused if it does not.
 
         Args:
             query: what ``ask`` returned.
             forward: the same forward; this one is used, whatever ``ask``'s has come to mean.
-            losses: one per example, shape ``(n,)``; tensors, arrays or lists.
+            losses: one per example, shape ``(n,)``; tensors, arrays or lists. Or `Answers`, which bring
+                their gradients with them and are matched by the ids of their rows.
             gradients: of each example's loss, shaped like ``query.targets``.
             curvature: for `Newton`.
             value: a function from targets to losses, for `LineSearch`.
             smoothness: L, for ``lr=None``.
+            ids: the ids of the answer's rows in the answer's order, if ``ask`` was given some: a permuted,
+                partial or foreign answer is refused.
             regularise_on: as in ``ask``.
         """
         if not isinstance(query, Query):
@@ -218,13 +259,20 @@ class SSO(Optimizer):
                 f"query={type(query).__name__} must be what opt.ask returned: tell(query, forward, losses, "
                 "gradients)"
             )
-        if query.step != self._steps:
+        if query.step != self._progress.steps:
             raise BadArgument(
-                f"this query belongs to step {query.step + 1}; the optimiser is at step {self._steps + 1}. "
+                f"this query belongs to step {query.step + 1}; the optimiser is at step {self._progress.steps + 1}. "
                 "A query is told once, in order: ask again."
             )
+        if hasattr(losses, "told"):  # Answers: in the query's order, perhaps of fewer rows
+            query, forward, told = losses.told(query, forward)
+            losses, gradients, value = told.losses, told.gradients, told.value
+            smoothness = told.smoothness
+            curvature = None if told.curvature is None else told.curvature()
+        else:
+            check_ids(query.ids, ids.tolist() if isinstance(ids, Tensor) else ids)
         z = query.targets
-        curved = None if curvature is None else as_answer("curvature", curvature, z)
+        curved = None if curvature is None else as_answer("curvature", curvature, z).clone()
         point = TargetPoint(
             targets=z,
             losses=as_answer("losses", losses, z),
@@ -233,7 +281,13 @@ class SSO(Optimizer):
             value=value,
             smoothness=smoothness,
         )
-        return self._tell(query, self._targets(forward, regularise_on), point, self._method())
+        targets, method = self._targets(forward, regularise_on), self._method()
+        journal = Journal(targets.params)
+        with journal, journal, journal:
+            report = self._tell(query, targets, point, method, journal)
+        if self.warn:
+            watch.warn(self._progress.watch, report.eta)
+        return report
 
     def _targets(self, forward: Forward, regularise_on: Forward | None) -> core.Targets:
         for name, function in (("forward", forward), ("regularise_on", regularise_on)):
@@ -251,19 +305,14 @@ class SSO(Optimizer):
         """The parts of the next step, checked: schedulers and users write to the group."""
         group = self.param_groups[0]
         lr, weight_decay = group["lr"], group["weight_decay"]
-        _check_lr(lr, zero_allowed=True)
+        _check_lr(lr, zero_allowed=True, unbounded=self.rule.unbounded)
         _check_weight_decay(weight_decay)
         if lr is None and "initial_lr" in group:  # torch's schedulers leave that behind
             raise BadArgument(
                 "a torch scheduler cannot drive lr=None, which means 1/(2L) and is known only when the "
                 "oracle has answered. Give lr=, or use schedule= (to.schedules, or any function of t)."
             )
-        decay = self.schedule(self._steps + 1)
-        if not 0.0 <= decay < float("inf"):
-            raise BadArgument(
-                f"schedule={self.schedule!r} gave {decay!r} at t = {self._steps + 1}; it multiplies lr and must "
-                "be ≥ 0 and finite"
-            )
+        decay = factor(self.schedule, self._progress.steps + 1)
         for device in {p.device.type for p in group["params"]}:
             if torch.is_autocast_enabled(device):
                 raise BadArgument(
@@ -274,27 +323,70 @@ class SSO(Optimizer):
             self.rule,
             self.inner,
             None if lr is None else float(lr),
-            float(decay),
+            decay,
             float(weight_decay),
         )
 
-    def _ask(self, targets: core.Targets, index: Tensor | None) -> Query:
-        first = self._steps == 0 and self.check_purity
-        return core.ask(targets, step=self._steps, index=index, check_purity=first)
+    def _ask(
+        self,
+        targets: core.Targets,
+        method: core.Method,
+        journal: Journal,
+        oracle: object,
+        index: Tensor | None,
+    ) -> Query:
+        first = self._progress.steps == 0 and self.check_purity
+        return core.ask(
+            targets,
+            method,
+            self._present(),
+            journal,
+            oracle=oracle,
+            index=index,
+            check_purity=first,
+        )
 
     def _tell(
-        self, query: Query, targets: core.Targets, point: object, method: core.Method
+        self,
+        query: Query,
+        targets: core.Targets,
+        point: object,
+        method: core.Method,
+        journal: Journal,
     ) -> StepReport:
-        trained = [i for i, p in enumerate(self.param_groups[0]["params"]) if p.requires_grad]
-        inner_state = self._inner_state if trained == self._trained else {}
-        report, self._rule_state, self._inner_state = core.tell(
-            query, targets, point, method, self._rule_state, inner_state
-        )
-        self._trained = trained
-        self._steps += 1
-        self.totals = self.totals + report
         self._opt_called = True  # torch's schedulers warn when they run before the first step
+        report, progress = core.tell(query, targets, point, method, self._present(), journal)
+        searches = self.rule.searches and not method.still
+        progress = replace(progress, watch=watch.looked(progress.watch, report, searches))
+        journal.adopt(partial(setattr, self, "_progress", progress), report=report)
         return report
+
+    def _present(self) -> Progress:
+        """How far the run has come; what the inner solver remembers of other parameters is left out."""
+        group = self.param_groups[0]["params"]
+        trained = tuple(i for i, p in enumerate(group) if p.requires_grad)
+        if trained == self._progress.trained:
+            return self._progress
+        return replace(self._progress, inner_state={}, trained=trained)
+
+    def rewind(self) -> None:
+        """Go back to the last point that the rule accepted: the best one the oracle has confirmed.
+
+        After the last step of a run the parameters are where the surrogate says that the loss is lower,
+        and nobody has asked the oracle yet. A rule that takes bad steps back (`TrustRegion`) remembers
+        the last point whose loss it knows; this puts the parameters there. Nothing is counted.
+        """
+        accepted = self._progress.accepted
+        if not accepted:
+            raise MissingCapability(
+                f"rewind() needs a rule that keeps its last accepted point, and at least one step. "
+                f"{type(self.rule).__name__} keeps none after {self._progress.steps} steps. Use rule=to.TrustRegion()."
+            )
+        group = self.param_groups[0]["params"]
+        trained = [group[i] for i in self._progress.trained]
+        with Journal(trained) as journal:
+            core.put_at(trained, accepted)
+            journal.adopt()
 
     # -- state ----------------------------------------------------------------------------------
 
@@ -306,13 +398,9 @@ class SSO(Optimizer):
         return {
             **super().state_dict(),
             "sso": {
-                "steps": self._steps,
-                "totals": asdict(self.totals),
                 "rule": type(self.rule).__name__,
-                "rule_state": self._rule_state,
                 "inner": type(self.inner).__name__,
-                "inner_state": self._inner_state,
-                "trained": self._trained,
+                **self._progress.saved(),
             },
         }
 
@@ -328,29 +416,21 @@ class SSO(Optimizer):
                     f"this state_dict was saved with {part}={saved.get(part)}, the optimiser has {own}; "
                     "build it with the same parts before loading"
                 )
-        try:
-            steps, totals = int(saved["steps"]), Counts(**saved["totals"])
-            rule_state, inner_state = saved["rule_state"], saved["inner_state"]
-            trained = [int(place) for place in saved["trained"]]
-        except (KeyError, TypeError, ValueError) as error:
-            raise BadArgument(
-                f"this state_dict's 'sso' entry is damaged or of another version: {error!r}. Use one that "
-                "opt.state_dict() of this version made."
-            ) from error
+        progress = Progress.loaded(saved, self.rule, self.inner)
         super().load_state_dict({k: v for k, v in state_dict.items() if k != "sso"})
-        self._steps, self.totals = steps, totals
-        self._rule_state, self._inner_state, self._trained = rule_state, inner_state, trained
+        self._progress = progress
 
     def __getstate__(self) -> dict[str, Any]:
-        own = ["rule", "inner", "schedule", "check_purity", "totals"]
-        own += ["_steps", "_rule_state", "_inner_state", "_trained"]
+        own = ["rule", "inner", "schedule", "check_purity", "warn", "_progress"]
         return {**super().__getstate__(), **{name: getattr(self, name) for name in own}}
 
 
-def _check_lr(lr: Any, *, zero_allowed: bool) -> None:
+def _check_lr(lr: Any, *, zero_allowed: bool, unbounded: bool) -> None:
     if lr is None:
         return
-    value = _number(lr)
+    value = as_number(lr)
+    if unbounded and value == float("inf"):
+        return
     if not (0.0 < value < float("inf") or (zero_allowed and value == 0.0)):
         raise BadArgument(
             f"lr={lr!r} must be positive and finite: it is η, the step in target space. Pass None for "
@@ -359,17 +439,7 @@ def _check_lr(lr: Any, *, zero_allowed: bool) -> None:
 
 
 def _check_weight_decay(weight_decay: Any) -> None:
-    if not 0.0 <= _number(weight_decay) < float("inf"):
+    if not 0.0 <= as_number(weight_decay) < float("inf"):
         raise BadArgument(
             f"weight_decay={weight_decay!r} must be ≥ 0 and finite: it is λ. Pass 0 for none."
         )
-
-
-def _number(value: Any) -> float:
-    """The number, or nan for what is none."""
-    if isinstance(value, (str, bytes, bool)):
-        return float("nan")
-    try:
-        return float(value)
-    except (TypeError, ValueError, RuntimeError):
-        return float("nan")

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Protocol
 
-from targetopt.types import BadArgument
+from targetopt.types import BadArgument, as_number
 
 
 class Schedule(Protocol):
@@ -15,9 +15,30 @@ class Schedule(Protocol):
     def __call__(self, t: int) -> float: ...
 
 
+def factor(schedule: Schedule, t: int) -> float:
+    """What the schedule gives at step t, refused unless it is a finite number ≥ 0.
+
+    >>> factor(constant(), 3)
+    1.0
+    """
+    given = schedule(t)
+    number = as_number(given)
+    if not 0.0 <= number < math.inf:
+        raise BadArgument(
+            f"schedule={schedule!r} gave {given!r} at t = {t}; it multiplies lr and must be ≥ 0 and "
+            "finite, a number"
+        )
+    return number
+
+
 @dataclass(frozen=True)
 class Constant:
-    """η_t = η."""
+    """η_t = η.
+
+    Example:
+        >>> constant()(7)
+        1.0
+    """
 
     def __call__(self, t: int) -> float:
         return 1.0
@@ -25,7 +46,12 @@ class Constant:
 
 @dataclass(frozen=True)
 class InverseSqrt:
-    """η_t = η / √t."""
+    """η_t = η / √t.
+
+    Example:
+        >>> inverse_sqrt()(4)
+        0.5
+    """
 
     def __call__(self, t: int) -> float:
         return 1.0 / math.sqrt(t)
@@ -33,7 +59,14 @@ class InverseSqrt:
 
 @dataclass(frozen=True)
 class Exponential:
-    """η_t = η · α^t with α = (β/T)^{1/T}: from η down to η·β/T over T steps."""
+    """η_t = η · α^t with α = (β/T)^{1/T}: from η down to η·β/T over T steps.
+
+    Example:
+        >>> exponential(100)(100)
+        0.01
+
+    Reference: Li et al. 2021; paper Thm 4.2 (b).
+    """
 
     total_steps: int
     beta: float = 1.0
@@ -54,31 +87,6 @@ class Exponential:
         return float((self.beta / self.total_steps) ** (t / self.total_steps))
 
 
-def constant() -> Constant:
-    """η_t = η.
-
-    Example:
-        >>> constant()(7)
-        1.0
-    """
-    return Constant()
-
-
-def inverse_sqrt() -> InverseSqrt:
-    """η_t = η/√t.
-
-    Example:
-        >>> inverse_sqrt()(4)
-        0.5
-    """
-    return InverseSqrt()
-
-
-def exponential(total_steps: int, beta: float = 1.0) -> Exponential:
-    """η_t = η α^t, α = (β/T)^{1/T} (Li et al. 2021; paper Thm 4.2 (b)).
-
-    Example:
-        >>> exponential(100)(100)
-        0.01
-    """
-    return Exponential(total_steps, beta)
+constant = Constant
+inverse_sqrt = InverseSqrt
+exponential = Exponential

@@ -11,12 +11,14 @@ rows. ``LogisticRegression(C=C)`` on n rows is ``alpha = 1/(C·n)``, ``Ridge(alp
 
 from __future__ import annotations
 
+import math
 import warnings
 from numbers import Integral, Real
 from typing import Any, Self
 
 import numpy as np
 import scipy.sparse as sp
+import torch
 from numpy.typing import ArrayLike
 from scipy.special import expit, log_expit, log_softmax, softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
@@ -25,20 +27,15 @@ from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from targetopt.linear.metrics import is_sparse
 from targetopt.linear.newton import Objective, minimise
-from targetopt.linear.target_losses import (
-    Array,
-    Huber,
-    Logistic,
-    Poisson,
-    Softmax,
-    Squared,
-    TargetLoss,
-)
+from targetopt.linear.newton.objective import Array, is_sparse
+from targetopt.losses import CrossEntropy, Huber, Logistic, Loss, OnArrays, Poisson, Squared
 from targetopt.types import BadArgument
 
 __all__ = ["SSOClassifier", "SSORegressor"]
+
+LARGEST = 1e100
+"""Features and counts beyond this, or all below its inverse, have squares that float64 cannot hold."""
 
 
 class _LinearSSO(BaseEstimator):  # type: ignore[misc]
@@ -72,12 +69,19 @@ class _LinearSSO(BaseEstimator):  # type: ignore[misc]
         )
 
     def _solve(
-        self, X: Any, loss: TargetLoss, weights: Array, start: Array | None, memory: Array | None
+        self,
+        X: Any,
+        loss: Loss,
+        outputs: tuple[int, ...],
+        weights: Array,
+        start: Array | None,
+        memory: Array | None,
     ) -> Array:
         """Minimise F, plus ½Σ_j Λ_j (θ_j − start_j)² where the rows before left a memory Λ.
 
         Returns θ, the intercept last. Λ is a sum over rows and F a mean, hence the division.
         """
+        _check_scale(X, float(self.alpha))
         total = float(weights.sum())
         if not 0 < total < np.inf:
             raise BadArgument(
@@ -85,7 +89,7 @@ class _LinearSSO(BaseEstimator):  # type: ignore[misc]
                 "zero, and all must be finite (sample_weight times class_weight)"
             )
         weights = weights / total
-        outputs = (loss.classes,) if isinstance(loss, Softmax) else ()
+        on_arrays = OnArrays(loss)
         intercept = bool(self.fit_intercept)
         ridge = np.full((X.shape[1] + intercept, *outputs), float(self.alpha))
         if intercept:
@@ -93,30 +97,50 @@ class _LinearSSO(BaseEstimator):  # type: ignore[misc]
         if start is None:
             start = np.zeros_like(ridge)
             if intercept:
-                start[-1] = loss.best_constant(weights)
+                start[-1] = on_arrays.best_constant(weights)
         center: Array | float = 0.0
         if memory is not None:
             ridge += memory / total
             pull = memory / total * start
             center = np.divide(pull, ridge, out=np.zeros_like(start), where=ridge > 0)
         found = minimise(
-            Objective(X, loss, weights, ridge, center, intercept),
+            Objective(X, on_arrays, weights, ridge, center, intercept),
             start,
-            tol=self.tol,
+            tol=float(self.tol),
             max_iter=int(self.max_iter),
         )
-        self._memory = total * (found.curvature + ridge)
+        self._memory = total * (found.diagonal + ridge)
         self.n_iter_ = found.n_iter
         if not found.converged:
-            warnings.warn(
-                f"{type(self).__name__} stopped at max_iter={self.max_iter} steps, before tol="
-                f"{self.tol}. Raise max_iter, scale the features to similar size, or raise alpha.",
-                ConvergenceWarning,
-                stacklevel=4,
-            )
+            self._warn(found.n_iter, found.gap / found.value if found.value else 0.0)
         if outputs and memory is None:  # softmax ignores what all classes share; so does the answer
             return np.asarray(found.theta - found.theta.mean(axis=1, keepdims=True))
         return found.theta
+
+    def _warn(self, steps: int, gap: float) -> None:
+        why = (
+            f"stopped at max_iter={self.max_iter} steps"
+            if steps >= self.max_iter
+            else f"could not lower the objective any more after {steps} steps, because of rounding errors"
+        )
+        left = f"about {gap:.1g}" if np.isfinite(gap) else "not known"
+        warnings.warn(
+            f"{type(self).__name__} {why}, before tol={self.tol}: the relative distance to the minimum "
+            f"is {left}. Raise max_iter, scale the features to similar size, or raise alpha.",
+            ConvergenceWarning,
+            stacklevel=6,
+        )
+
+    def _adopt(self, fitted: Self) -> Self:
+        """Become ``fitted``, in one assignment: a fit is done, or it has changed nothing."""
+        self.__dict__ = fitted.__dict__
+        return self
+
+    def _twin(self) -> Self:
+        """Another estimator with the same attributes, on which a fit does its work."""
+        twin = object.__new__(type(self))
+        twin.__dict__.update(self.__dict__)
+        return twin
 
     def _margins(self, X: Any) -> Array:
         check_is_fitted(self)
@@ -137,7 +161,7 @@ class SSOClassifier(ClassifierMixin, _LinearSSO):  # type: ignore[misc]
         class_weight: ``None``, ``"balanced"`` or ``{class: weight}``; multiplies sample weights.
         tol: Stop when the objective is estimated to be within ``tol`` of its minimum, relatively.
         max_iter: Most steps; each costs one product with X and one with Xᵀ, as does an epoch of
-            :mod:`targetopt.linear.tangents`. A fit that ends here warns with ``ConvergenceWarning``.
+            :mod:`targetopt.linear.newton.tangents`. A fit that ends here warns with ``ConvergenceWarning``.
         warm_start: Whether ``fit`` begins at the last coefficients.
 
     Attributes:
@@ -177,7 +201,13 @@ class SSOClassifier(ClassifierMixin, _LinearSSO):  # type: ignore[misc]
         self.warm_start = warm_start
 
     def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
-        """Minimise the objective on these rows."""
+        """Minimise the objective on these rows.
+
+        If it is refused or interrupted, the estimator is what it was before.
+        """
+        return self._adopt(self._twin()._fit(X, y, sample_weight))
+
+    def _fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None) -> Self:
         self._check_parameters()
         X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64)
         check_classification_targets(y)
@@ -212,9 +242,20 @@ class SSOClassifier(ClassifierMixin, _LinearSSO):  # type: ignore[misc]
         ``fit`` then ``partial_fit`` continues from the fit. Λ is diagonal, so the result is near
         but not equal to a fit on all rows together, nearer for standardised features.
 
+        If it is refused or interrupted, the estimator is what it was before.
+
         Args:
             classes: All labels there will be; needed at the first call only.
         """
+        return self._adopt(self._twin()._partial_fit(X, y, classes, sample_weight))
+
+    def _partial_fit(
+        self,
+        X: Any,
+        y: ArrayLike,
+        classes: ArrayLike | None,
+        sample_weight: ArrayLike | None,
+    ) -> Self:
         self._check_parameters()
         first = not hasattr(self, "coef_")
         if first and classes is None:
@@ -260,8 +301,13 @@ class SSOClassifier(ClassifierMixin, _LinearSSO):  # type: ignore[misc]
                 self.class_weight, classes=self.classes_, y=y, sample_weight=weights
             )
             weights = weights * by_class[labels]
-        loss = Logistic(2.0 * labels - 1.0) if binary else Softmax(labels, self.classes_.size)
-        theta = self._solve(X, loss, weights, start, memory)
+        if binary:
+            loss: Loss = Logistic(torch.from_numpy(2.0 * labels - 1.0))
+            theta = self._solve(X, loss, (), weights, start, memory)
+        else:
+            k = int(self.classes_.size)
+            loss = CrossEntropy(torch.from_numpy(labels), classes=k)
+            theta = self._solve(X, loss, (k,), weights, start, memory)
         columns = theta[:, None] if binary else theta
         self.coef_ = np.ascontiguousarray(columns[: X.shape[1]].T)
         self.intercept_ = columns[-1].copy() if self.fit_intercept else np.zeros(columns.shape[1])
@@ -355,9 +401,12 @@ class SSORegressor(RegressorMixin, _LinearSSO):  # type: ignore[misc]
         return tags
 
     def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
-        """Minimise the objective on these rows."""
+        """Minimise the objective on these rows.
+
+        If it is refused or interrupted, the estimator is what it was before.
+        """
         start = self._theta() if self.warm_start and hasattr(self, "coef_") else None
-        return self._learn(X, y, sample_weight, start, None, reset=True)
+        return self._adopt(self._twin()._learn(X, y, sample_weight, start, None, reset=True))
 
     def partial_fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Learn from more rows, without the earlier ones.
@@ -367,10 +416,12 @@ class SSORegressor(RegressorMixin, _LinearSSO):  # type: ignore[misc]
         rows seen, of the curvature in θ_j: a proximal step whose strength grows with the evidence.
         ``fit`` then ``partial_fit`` continues from the fit. Λ is diagonal, so the result is near
         but not equal to a fit on all rows together, nearer for standardised features.
+
+        If it is refused or interrupted, the estimator is what it was before.
         """
-        if not hasattr(self, "coef_"):
-            return self._learn(X, y, sample_weight, None, None, reset=True)
-        return self._learn(X, y, sample_weight, self._theta(), self._memory, reset=False)
+        first = not hasattr(self, "coef_")
+        start, memory = (None, None) if first else (self._theta(), self._memory)
+        return self._adopt(self._twin()._learn(X, y, sample_weight, start, memory, reset=first))
 
     def _learn(
         self,
@@ -388,26 +439,46 @@ class SSORegressor(RegressorMixin, _LinearSSO):  # type: ignore[misc]
         weights = self._check_weights(sample_weight, X)
         if start is not None and start.size != X.shape[1] + bool(self.fit_intercept):
             start = None
-        theta = self._solve(_solvable(X), self._target_loss(y), weights, start, memory)
+        unit, loss = self._loss(np.asarray(y, dtype=np.float64))
+        start = start if start is None else start / unit
+        theta = unit * self._solve(_solvable(X), loss, (), weights, start, memory)
         self.coef_ = theta[: X.shape[1]].copy()
         self.intercept_ = float(theta[-1]) if self.fit_intercept else 0.0
         return self
 
-    def _target_loss(self, y: Any) -> TargetLoss:
-        y = np.asarray(y, dtype=np.float64)
+    def _loss(self, y: Array) -> tuple[float, Loss]:
+        """The unit in which y and z are counted, and the loss in this unit.
+
+        It is 1 unless the squares of y would leave float64's range. Squared and Huber's loss know no unit:
+        for y/s (and delta/s) the coefficients are those of y, divided by s.
+        """
+        largest = float(np.abs(y).max())
+        extreme = largest > LARGEST or 0 < largest < 1 / LARGEST
+        unit = 2.0 ** round(math.log2(largest)) if extreme else 1.0
         if self.loss == "squared":
-            return Squared(y)
+            return unit, Squared(torch.from_numpy(y / unit))
         if self.loss == "huber":
             _check_number("delta", self.delta, "it is a distance in units of y")
             if self.delta == 0:
                 raise BadArgument("delta=0 would be the absolute loss, which has no curvature")
-            return Huber(y, float(self.delta))
+            delta = float(self.delta) / unit
+            if not 0 < delta < np.inf:
+                raise BadArgument(
+                    f"delta={self.delta!r} is out of proportion to y, whose largest entry is {largest:.3g}; "
+                    "choose it of the size of the errors to expect"
+                )
+            return unit, Huber(torch.from_numpy(y / unit), delta)
         if self.loss == "poisson":
             if (y < 0).any():
                 raise BadArgument(
                     f"loss='poisson' needs y >= 0; the smallest is {y.min()!r} in row {y.argmin()}"
                 )
-            return Poisson(y)
+            if largest > LARGEST:
+                raise BadArgument(
+                    f"loss='poisson' takes counts up to {LARGEST:.0e}; y holds {largest:.3g} in row "
+                    f"{y.argmax()}. Count in a larger unit."
+                )
+            return 1.0, Poisson(torch.from_numpy(y))
         raise BadArgument(f"loss={self.loss!r} must be 'squared', 'huber' or 'poisson'")
 
     def _theta(self) -> Array:
@@ -422,6 +493,30 @@ class SSORegressor(RegressorMixin, _LinearSSO):  # type: ignore[misc]
 def _check_number(name: str, value: Any, hint: str) -> None:
     if not isinstance(value, Real) or not 0 <= float(value) < np.inf:
         raise BadArgument(f"{name}={value!r} must be a finite number, not negative; {hint}")
+
+
+def _check_scale(X: Any, alpha: float) -> None:
+    """Refuse features whose squares float64 cannot hold: the solution would be silently wrong."""
+    entries = X.data if is_sparse(X) else X
+    largest = float(np.abs(entries).max(initial=0.0))
+    advice = (
+        "Bring the columns of X to a similar size, for example with StandardScaler or MaxAbsScaler."
+    )
+    if largest > LARGEST or 0 < largest < 1 / LARGEST:
+        raise BadArgument(
+            f"the largest entry of X is {largest:.3g} in size; its square is beyond what float64 can "
+            f"hold to full accuracy. {advice}"
+        )
+    if alpha > 0 or not largest:  # a column that is next to nothing then has a coefficient that is
+        return
+    sizes = np.ravel(abs(X).max(axis=0).toarray() if is_sparse(X) else np.abs(X).max(axis=0))
+    tiny = (sizes > 0) & (sizes < 1 / LARGEST)
+    if tiny.any():
+        column = int(tiny.argmax())
+        raise BadArgument(
+            f"without a penalty (alpha=0) column {column} of X, whose largest entry is "
+            f"{sizes[column]:.3g}, would need a coefficient beyond float64's range. {advice}"
+        )
 
 
 def _solvable(X: Any) -> Any:

@@ -49,6 +49,13 @@ class Surrogate(ABC):
     def minimiser(self) -> Tensor:
         """The unconstrained minimiser z_{t+½}, where a perfect model would land."""
 
+    def regularised_on(self, everything: Tensor) -> Surrogate:
+        """The paper's analysis surrogate q̃, with the regulariser on all data, where there is one."""
+        raise MissingCapability(
+            f"regularise_on= needs a quadratic surrogate; this rule's is {type(self).__name__}. Use "
+            "GradientStep, LineSearch or AdaGradNorm."
+        )
+
 
 @dataclass(frozen=True)
 class Quadratic(Surrogate):

@@ -1,4 +1,4 @@
-"""What passes between the seams: the oracle's answer, the step's report, and the errors.
+"""What passes between the seams: the oracle's answer, the step's report, and the errors (from ``errors.py``).
 
 Convention, stated once for the whole package. Targets ``z = f(θ)`` have shape ``(n,)`` or
 ``(n, …)`` with one row per example; a loss gives one number per example; everything is averaged::
@@ -14,41 +14,28 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
-from numbers import Integral
-from typing import Any
+from numbers import Integral, Real
+from os import PathLike
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+
+from targetopt.errors import BadAnswer as BadAnswer
+from targetopt.errors import BadArgument as BadArgument
+from targetopt.errors import BadForward as BadForward
+from targetopt.errors import Diverged as Diverged
+from targetopt.errors import MissingCapability as MissingCapability
+from targetopt.errors import TargetoptError as TargetoptError
+
+if TYPE_CHECKING:
+    from targetopt.losses import Loss
 
 Forward = Callable[[], Tensor]
 """A user's ``lambda: model(x)``: the targets at the current parameters."""
 
 State = dict[str, Any]
 """Explicit state of a rule or inner solver: tensors and plain numbers, nothing else."""
-
-
-class TargetoptError(Exception):
-    """Base of every error this package raises on purpose."""
-
-
-class BadArgument(TargetoptError, ValueError):
-    """An argument has a value it cannot have."""
-
-
-class BadAnswer(TargetoptError, ValueError):
-    """The oracle answered with the wrong shape, type, or with values that are not finite."""
-
-
-class BadForward(TargetoptError, RuntimeError):
-    """The forward is not a function of the parameters alone, or gives unusable targets."""
-
-
-class MissingCapability(TargetoptError, TypeError):
-    """A method needs something its partner does not offer: "X needs Y. Z has none. Use W."."""
-
-
-class Diverged(TargetoptError, ArithmeticError):
-    """The inner solver left the finite numbers; the parameters were put back."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +51,8 @@ class TargetPoint:
         value: gives the losses of other targets (a line-search asks this); ``None`` if unknown.
         smoothness: ``L``, the largest curvature of one example's loss; ``None`` if unknown.
         index: the data rows these examples are, for rules that remember each example.
+        revealed: the loss itself, if the answer reveals it everywhere (labels); ``None`` if not.
+        penalty: ½λ‖θ_t‖², which the step's objective has beside the loss; `core` fills it in.
     """
 
     targets: Tensor
@@ -73,6 +62,8 @@ class TargetPoint:
     value: Callable[[Tensor], Tensor] | None = None
     smoothness: float | None = None
     index: Tensor | None = None
+    revealed: Loss | None = None
+    penalty: float = 0.0
 
     @property
     def loss(self) -> Tensor:
@@ -80,9 +71,36 @@ class TargetPoint:
         return self.losses.mean()
 
     @property
-    def gradient_norm_squared(self) -> Tensor:
-        """‖g‖² in the mean inner product."""
-        return self.gradients.square().sum() / self.gradients.shape[0]
+    def gradient_norm_squared(self) -> float:
+        """‖g‖² in the mean inner product; beyond float32's range too, where gradients are float32."""
+        n = self.gradients.shape[0]
+        squared = float(self.gradients.square().sum() / n)
+        if 0.0 < squared < math.inf or not self.gradients.numel():
+            return squared
+        largest = float(self.gradients.abs().max())  # squares that left the range of the type
+        if not 0.0 < largest < math.inf:
+            return squared
+        return largest * largest * float((self.gradients / largest).square().sum() / n)
+
+    def query(self, z: Tensor) -> TargetPoint:
+        """This answer itself: it is an oracle for the one question it answers.
+
+        An error in the middle of a step hands back what the oracle had said (``error.answer``), and
+        ``opt.step(forward, error.answer)`` does the step without another call.
+        """
+        if z.shape != self.targets.shape:
+            raise BadAnswer(
+                f"this answer belongs to targets of shape {tuple(self.targets.shape)}; the forward gives "
+                f"{tuple(z.shape)}. Ask the oracle again."
+            )
+        rows = differing_rows(z, self.targets)
+        if rows:
+            raise BadAnswer(
+                f"this answer belongs to other targets: {len(rows)} of {z.shape[0]} rows differ ({shown(rows)}). "
+                "It serves the very step that was interrupted, with parameters, batch and generator as they "
+                "were. Ask the oracle again."
+            )
+        return self
 
 
 @dataclass(frozen=True)
@@ -128,6 +146,10 @@ class StepReport(Counts):
         memory: for rules that remember each example: ``"per example"`` when ``index=`` was given,
             ``"per position"`` when rows of successive batches were taken for the same examples.
         form: how a linear forward was solved (``"dual"``, ``"primal"``, ``"matvec"``), else ``""``.
+        ratio: ρ, for rules that compare the last step's actual decrease with the predicted one
+            (`TrustRegion`); nan if there was nothing to compare.
+        accepted: whether the point that was asked about is kept. If not, this step began at the last
+            accepted point, to which the parameters went back first.
     """
 
     step: int = 0
@@ -138,6 +160,8 @@ class StepReport(Counts):
     stop_reason: str = ""
     memory: str = ""
     form: str = ""
+    ratio: float = float("nan")
+    accepted: bool = True
 
 
 @dataclass
@@ -153,6 +177,8 @@ class Query:
         rng: generator states before the forward, if it is random.
         buffers: what the buffers that the forward moves held before it.
         forward_calls: calls of the forward that asking took.
+        digest: of the parameters at which the question was asked (`opt.ask` takes it).
+        ids: the names of the rows, if they were given: an answer must carry the same.
         regularised: whether ``regularise_on=`` was given.
         live: the graph, in the process that asked.
     """
@@ -163,11 +189,55 @@ class Query:
     rng: list[tuple[str, Tensor]] = field(default_factory=list)
     buffers: list[Tensor | None] = field(default_factory=list)
     forward_calls: int = 1
+    digest: str = ""
+    ids: list[Any] | None = None
     regularised: bool = False
     live: Any = field(default=None, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "live": None}
+
+    def export(self, path: str | PathLike[str], **columns: object) -> None:
+        """Write the question to a file for whoever answers it, ``.parquet`` or ``.jsonl``.
+
+        It has one row per example: ``id`` (the ids or the index given to ``ask``, else 0, 1, 2, …),
+        ``targets``, and ``question``, a digest that answers may carry along. `Answers.read` reads what
+        comes back.
+
+        Args:
+            path: a new file.
+            columns: more columns, such as ``inputs=texts``, one entry per row.
+        """
+        from targetopt.oracle import answers
+
+        answers.export(self, path, **columns)
+
+
+def differing_rows(now: Tensor, asked: Tensor, computed_in: torch.dtype | None = None) -> list[int]:
+    """Rows in which two evaluations of the same targets differ by more than rounding.
+
+    An entry may be off by ε^⅔ of its own size and of the typical (median) size, with ε of the type in
+    which the targets were computed: what another processor or thread count does to a forward, and far less
+    than another batch or a changed parameter does.
+
+    >>> differing_rows(torch.tensor([1e-3, 2.0]), torch.tensor([2e-3, 2.0]))
+    [0]
+    """
+    asked = asked.to(now)
+    size = asked.abs()
+    typical = size.median() if bool(size.median() > 0) else size.mean()
+    allowed = torch.finfo(computed_in or now.dtype).eps ** (2 / 3) * (size + typical)
+    off = ~((now - asked).abs() <= allowed)
+    return list(off.reshape(off.shape[0], -1).any(dim=1).nonzero()[:, 0].tolist())
+
+
+def shown(rows: Sequence[Any], most: int = 10) -> str:
+    """The first few of them, for a message.
+
+    >>> shown([3, 7]), shown(range(20), most=3)
+    ('3, 7', '0, 1, 2, …')
+    """
+    return ", ".join(map(str, rows[:most])) + (", …" if len(rows) > most else "")
 
 
 def checked_whole(owner: str, name: str, value: Any, least: int) -> int:
@@ -177,11 +247,70 @@ def checked_whole(owner: str, name: str, value: Any, least: int) -> int:
     return int(value)
 
 
+def positive_int(name: str, value: int) -> int:
+    """The value of an option that counts something."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise BadArgument(f"{name}={value!r} must be a whole number, at least 1")
+    return value
+
+
+def as_number(value: Any) -> float:
+    """The number that ``value`` is (of Python, numpy or torch), or nan for what is none.
+
+    >>> as_number(3), as_number("3")
+    (3.0, nan)
+    """
+    if isinstance(value, (str, bytes, bool)):
+        return math.nan
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        return math.nan
+
+
 def settle_whole(part: Any, *names: str, least: int = 1) -> None:
     """Check these fields of a frozen dataclass, in its ``__post_init__``, and keep them as Python's ints."""
     for name in names:
         whole = checked_whole(type(part).__name__, name, getattr(part, name), least)
         object.__setattr__(part, name, whole)
+
+
+def check_entries(owner: str, state: Any, **kinds: Callable[[Any], bool]) -> None:
+    """Refuse a loaded state with an entry that ``owner`` cannot have written.
+
+    Args:
+        owner: whose state it is, for the message.
+        state: what was loaded.
+        kinds: for each entry that is known, whether a value is one that can stand there.
+    """
+    if not isinstance(state, dict):
+        raise BadArgument(
+            f"{owner}: the saved state must be a dictionary; got {type(state).__name__}. Use a state_dict() "
+            "that was saved whole."
+        )
+    for name, fits in kinds.items():
+        if name in state and not fits(state[name]):
+            value = state[name]
+            said = (
+                f"a tensor of {value.dtype}, shape {tuple(value.shape)}"
+                if isinstance(value, Tensor)
+                else repr(value)
+            )
+            raise BadArgument(
+                f"{owner}: the saved state is damaged: {name} is {said}, which this version never writes. Go "
+                "back to an earlier checkpoint, or begin with a fresh optimiser."
+            )
+
+
+def is_positive(value: Any) -> bool:
+    """Whether it is a finite number > 0 (for `check_entries`)."""
+    return isinstance(value, Real) and 0.0 < as_number(value) < math.inf
+
+
+def is_table(value: Any) -> bool:
+    """Whether it is a tensor of finite numbers with rows (for `check_entries`)."""
+    tensor = isinstance(value, Tensor) and value.is_floating_point() and value.ndim > 0
+    return tensor and bool(torch.isfinite(value).all())
 
 
 HALF = (torch.float16, torch.bfloat16)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT, StateDict
 
 from targetopt.baselines.base import CountingOptimizer, checked_number
+from targetopt.journal import Journal
 from targetopt.types import BadArgument
 
 
@@ -77,7 +79,6 @@ class AdaGradNorm(CountingOptimizer):
         if saved is not None:
             self._memory["accumulated"] = saved.to(self._memory["accumulated"].device)
 
-    @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Use the gradients in ``.grad``.
 
@@ -91,6 +92,12 @@ class AdaGradNorm(CountingOptimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        journal = Journal()
+        with journal, journal, journal, torch.no_grad():
+            self._use_gradients(journal)
+        return loss
+
+    def _use_gradients(self, journal: Journal) -> None:
         updates: list[tuple[float, list[Tensor], list[Tensor]]] = []
         for group in self.param_groups:
             params = [p for p in group["params"] if p.grad is not None]
@@ -102,13 +109,13 @@ class AdaGradNorm(CountingOptimizer):
             updates.append((group["lr"], params, gradient))
         everything = [g for _, _, gradient in updates for g in gradient]
         if not everything:
-            return loss
+            return
         before = self.accumulated
         total = before + torch.nn.utils.get_total_norm(everything).to(before).square()
         scale = torch.where(total > 0, total.rsqrt(), 0.0)
-        for lr, params, gradient in updates:
-            if params:
-                torch._foreach_add_(params, torch._foreach_mul(gradient, scale * -lr))
-        self._memory["accumulated"] = total
-        self._add(gradient_calls=1)
-        return loss
+        moves = [
+            partial(torch._foreach_add_, params, torch._foreach_mul(gradient, scale * -lr))
+            for lr, params, gradient in updates
+            if params
+        ]
+        journal.adopt(*moves, self._noted({"accumulated": total}, gradient_calls=1))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from targetopt.determinism import FrozenForward
+from targetopt.journal import Deed, Journal
 from targetopt.types import BadAnswer, BadArgument, Diverged, wide
 
 Closure = Callable[[], Tensor]
@@ -84,9 +85,10 @@ class CountingOptimizer(Optimizer):
     def _count(self, name: str) -> int:
         return int(self._memory.get(name, 0))
 
-    def _add(self, **counts: int) -> None:
-        for name, count in counts.items():
-            self._memory[name] = self._count(name) + count
+    def _noted(self, values: dict[str, Any] | None = None, **counts: int) -> Deed:
+        """Writes ``values`` and the counters, raised by ``counts``, into the memory, all at once."""
+        raised = {name: self._count(name) + count for name, count in counts.items()}
+        return partial(self._memory.update, {**(values or {}), **raised})
 
 
 class ClosureOptimizer(CountingOptimizer):
@@ -115,18 +117,13 @@ class ClosureOptimizer(CountingOptimizer):
             raise BadArgument(f"{type(self).__name__}: no parameter requires a gradient")
         return trained
 
-    @contextmanager
-    def _frozen(self, closure: Closure, params: list[Tensor]) -> Iterator[FrozenForward]:
-        """The closure as a function of the parameters alone; an error undoes its side effects."""
-        frozen = FrozenForward(
+    def _frozen(self, closure: Closure, params: list[Tensor], journal: Journal) -> FrozenForward:
+        """The closure as a function of the parameters alone; the journal undoes its side effects."""
+        return FrozenForward(
             lambda: self._checked_loss(closure()),
             [str(p.device) for p in params if p.device.type != "cpu"],
+            journal,
         )
-        try:
-            yield frozen
-        except BaseException:
-            frozen.abandon()
-            raise
 
     def _checked_loss(self, loss: Any) -> Tensor:
         """What a closure returned, known to be one real number (nan and inf included)."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import torch
@@ -16,8 +17,36 @@ from targetopt.baselines.base import (
     checked_number,
     squared_norm,
 )
-from targetopt.schedules import Constant, Schedule
-from targetopt.types import BadArgument, checked_whole
+from targetopt.journal import Journal
+from targetopt.schedules import Constant, Schedule, factor
+from targetopt.types import BadArgument, checked_whole, settle_whole
+
+
+@dataclass(frozen=True)
+class Search:
+    """The line-search of `SLS`, wherever it runs: the one definition of its options and defaults.
+
+    The defaults are those of the paper's convex experiments; for networks it takes c = 0.1.
+    """
+
+    c: float = 0.5
+    shrink: float = 0.7
+    reset: Literal["keep", "restart", "grow"] = "grow"
+    growth: float = 2.0
+    max_backtracks: int = 400
+
+    def __post_init__(self) -> None:
+        for name in ("c", "shrink"):
+            value = getattr(self, name)
+            if not checked_number("SLS", name, value, above=0.0) < 1:
+                raise BadArgument(f"SLS: {name}={value!r} must lie strictly between 0 and 1")
+        checked_number("SLS", "growth", self.growth, least=1.0)
+        if self.reset not in ("keep", "restart", "grow"):
+            raise BadArgument(
+                f"SLS: reset={self.reset!r} must be 'keep' (begin at the last step), 'restart' (at lr) or "
+                "'grow' (at the last step, grown a little)"
+            )
+        settle_whole(self, "max_backtracks", least=0)
 
 
 class SLS(ClosureOptimizer):
@@ -45,12 +74,12 @@ class SLS(ClosureOptimizer):
     Args:
         params: parameters, one group.
         lr: η_max.
-        c: share of the linear decrease that must be realised, in (0, 1). The paper takes 0.1 for
-            networks; ½ is the value its convex theory likes.
+        c: share of the linear decrease that must be realised, in (0, 1). ½ is the value the convex
+            theory likes; the reference takes 0.1 for networks.
         shrink: factor after a rejected trial, in (0, 1).
         reset: ``"keep"``, ``"restart"`` or ``"grow"``, see above.
         growth: γ ≥ 1 of ``reset="grow"``.
-        batches_per_epoch: n/b of ``reset="grow"``, e.g. ``len(loader)``.
+        batches_per_epoch: n/b of ``reset="grow"``, e.g. ``len(loader)``; 1 stands for the full batch.
         max_backtracks: rejected trials allowed after the first.
         weight_decay: adds ½·weight_decay·‖θ‖² to the loss, in the condition too.
         schedule: a `targetopt.schedules` schedule with values in (0, 1]; constant by default.
@@ -81,39 +110,22 @@ class SLS(ClosureOptimizer):
         params: ParamsT,
         lr: float = 1.0,
         *,
-        c: float = 0.1,
-        shrink: float = 0.9,
-        reset: Literal["keep", "restart", "grow"] = "restart",
-        growth: float = 2.0,
-        batches_per_epoch: int | None = None,
-        max_backtracks: int = 400,
+        c: float = Search.c,
+        shrink: float = Search.shrink,
+        reset: Literal["keep", "restart", "grow"] = Search.reset,
+        growth: float = Search.growth,
+        batches_per_epoch: int = 1,
+        max_backtracks: int = Search.max_backtracks,
         weight_decay: float = 0.0,
         schedule: Schedule | None = None,
     ) -> None:
-        for name, value in (("c", c), ("shrink", shrink)):
-            if not checked_number("SLS", name, value, above=0.0) < 1:
-                raise BadArgument(f"SLS: {name}={value!r} must lie strictly between 0 and 1")
-        checked_number("SLS", "growth", growth, least=1.0)
-        if reset not in ("keep", "restart", "grow"):
-            raise BadArgument(
-                f"SLS: reset={reset!r} must be 'keep' (begin at the last step), 'restart' (at lr) or "
-                "'grow' (at the last step, grown a little)"
-            )
-        if reset == "grow" and batches_per_epoch is None:
-            raise BadArgument("SLS: reset='grow' needs batches_per_epoch=, e.g. len(loader)")
-        if batches_per_epoch is not None:
-            batches_per_epoch = checked_whole(
-                "SLS", "batches_per_epoch", batches_per_epoch, least=1
-            )
-        max_backtracks = checked_whole("SLS", "max_backtracks", max_backtracks, least=0)
+        search = Search(c, shrink, reset, growth, max_backtracks)
         defaults = {
             "lr": lr,
-            "c": c,
-            "shrink": shrink,
-            "reset": reset,
-            "growth": growth,
-            "batches_per_epoch": batches_per_epoch,
-            "max_backtracks": max_backtracks,
+            **asdict(search),
+            "batches_per_epoch": checked_whole(
+                "SLS", "batches_per_epoch", batches_per_epoch, least=1
+            ),
             "weight_decay": weight_decay,
         }
         self.schedule: Schedule = Constant() if schedule is None else schedule
@@ -134,7 +146,6 @@ class SLS(ClosureOptimizer):
     def step_size(self) -> float | None:
         return self._memory.get("step_size")
 
-    @torch.no_grad()
     def step(self, closure: Closure) -> Tensor:  # type: ignore[override]
         """One gradient, then trials until the condition holds.
 
@@ -148,7 +159,9 @@ class SLS(ClosureOptimizer):
         """
         params = self._trained()
         group = self.param_groups[0]
-        with self._frozen(closure, params) as frozen:
+        journal = Journal(params)
+        with journal, journal, journal, torch.no_grad():
+            frozen = self._frozen(closure, params, journal)
             loss, gradient = self._loss_and_gradient(frozen.first, params)
             if group["weight_decay"]:
                 gradient = torch._foreach_add(gradient, params, alpha=group["weight_decay"])
@@ -157,24 +170,23 @@ class SLS(ClosureOptimizer):
             shortened = self._shortened()
             trials, accepted = 0, slope == 0.0 or eta == 0.0
             origin = [p.clone() for p in params]
-            try:
-                while not accepted and trials <= group["max_backtracks"] and eta > 0.0:
-                    torch._foreach_copy_(params, torch._foreach_add(origin, gradient, alpha=-eta))
-                    trials += 1
-                    value = float(frozen().detach()) + self._penalty(params)
-                    accepted = armijo_holds(begin, value, eta, slope, group["c"])
-                    if not accepted:
-                        eta *= group["shrink"]
-                if accepted and shortened != 1.0:
-                    step = torch._foreach_add(origin, gradient, alpha=-shortened * eta)
-                    torch._foreach_copy_(params, step)
-            finally:
-                # Not accepted: every trial failed, or the closure raised.
+            while not accepted and trials <= group["max_backtracks"] and eta > 0.0:
+                torch._foreach_copy_(params, torch._foreach_add(origin, gradient, alpha=-eta))
+                trials += 1
+                value = float(frozen().detach()) + self._penalty(params)
+                accepted = armijo_holds(begin, value, eta, slope, group["c"])
                 if not accepted:
-                    torch._foreach_copy_(params, origin)
-        if accepted and trials:
-            self._memory["step_size"] = eta
-        self._add(gradient_calls=1, value_calls=trials, failed_searches=int(not accepted))
+                    eta *= group["shrink"]
+            if accepted and shortened != 1.0:
+                step = torch._foreach_add(origin, gradient, alpha=-shortened * eta)
+                torch._foreach_copy_(params, step)
+            if not accepted:  # every trial failed
+                journal.put_parameters_back()
+            found = {"step_size": eta} if accepted and trials else {}
+            failed = int(not accepted)
+            journal.adopt(
+                self._noted(found, gradient_calls=1, value_calls=trials, failed_searches=failed)
+            )
         return loss
 
     def _penalty(self, params: Sequence[Tensor]) -> float:
@@ -185,13 +197,13 @@ class SLS(ClosureOptimizer):
     def _shortened(self) -> float:
         """The schedule's factor of this step."""
         t = self.gradient_calls + 1
-        factor = self.schedule(t)
-        if not 0.0 < factor <= 1.0:
+        shorter = factor(self.schedule, t)
+        if not 0.0 < shorter <= 1.0:
             raise BadArgument(
-                f"SLS: schedule={self.schedule!r} gave {factor!r} at t = {t}; it shortens the step that "
+                f"SLS: schedule={self.schedule!r} gave {shorter!r} at t = {t}; it shortens the step that "
                 "was found and must lie in (0, 1]"
             )
-        return factor
+        return shorter
 
     def _first_trial(self) -> float:
         """η₀ of this step: Algorithm 2 of the paper, capped at the present lr."""

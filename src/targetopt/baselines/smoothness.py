@@ -2,7 +2,7 @@
 
 For targets ``z = Xθ`` (plus a bias) and a loss whose curvature in one target never exceeds L,
 
-    h(θ) = (1/n) Σ ℓ_i(x_iᵀθ) + ½ l2 ‖θ‖²      is smooth with      L_θ = L · λ_max(XᵀX)/n + l2.
+    h(θ) = (1/n) Σ ℓ_i(x_iᵀθ) + ½ λ ‖θ‖²      is smooth with      L_θ = L · λ_max(XᵀX)/n + λ.
 
 With several outputs (softmax, multi-task) the same number holds, L then being the norm of one
 example's curvature matrix. SGD's theoretical step is ``1/(2 L_θ)``.
@@ -27,9 +27,9 @@ _DENSE_SIZE = 256
 
 
 def linear_smoothness(
-    X: Any, loss_smoothness: float, *, bias: bool = False, l2: float = 0.0
+    X: Any, loss_smoothness: float, *, bias: bool = False, weight_decay: float = 0.0
 ) -> float:
-    """L_θ = L · λ_max(XᵀX)/n + l2, on all rows of ``X``.
+    """L_θ = L · λ_max(XᵀX)/n + λ, on all rows of ``X``.
 
     The eigenvalue comes from Lanczos iteration on the smaller of XᵀX and XXᵀ, neither of which is
     formed (from a dense solver when that matrix is small). A sparse ``X`` is never densified.
@@ -37,8 +37,8 @@ def linear_smoothness(
     Args:
         X: data, one row per example: numpy array, torch tensor, or scipy sparse matrix.
         loss_smoothness: L of one example's loss in its target, e.g. ``losses.Logistic.smoothness``.
-        bias: whether the model adds a bias: X gets a column of ones (which the l2 term covers too).
-        l2: weight of ½‖θ‖².
+        bias: whether the model adds a bias: X gets a column of ones (which the weight_decay term covers too).
+        weight_decay: λ of ½λ‖θ‖².
 
     Returns:
         L_θ, accurate to about 1e-10 relative.
@@ -51,8 +51,8 @@ def linear_smoothness(
     Reference:
         Paper, App. E.1; Lanczos iteration: Lehoucq, Sorensen & Yang, ARPACK Users' Guide, 1998.
     """
-    L, l2 = _checked_constants(loss_smoothness, l2)
-    return _finite(L * _mean_square_norm(_checked_data(X), bias) + l2)
+    L, weight_decay = _checked_constants(loss_smoothness, weight_decay)
+    return _finite(L * _mean_square_norm(_checked_data(X), bias) + weight_decay)
 
 
 def batch_smoothness(
@@ -61,12 +61,12 @@ def batch_smoothness(
     batches: Iterable[ArrayLike],
     *,
     bias: bool = False,
-    l2: float = 0.0,
+    weight_decay: float = 0.0,
 ) -> NDArray[np.float64]:
-    """L_θ of each mini-batch loss, (1/|B|) Σ_{i∈B} ℓ_i + ½ l2 ‖θ‖²; its ``max()`` bounds them all.
+    """L_θ of each mini-batch loss, (1/|B|) Σ_{i∈B} ℓ_i + ½ λ ‖θ‖²; its ``max()`` bounds them all.
 
     Args:
-        X, loss_smoothness, bias, l2: as in :func:`linear_smoothness`.
+        X, loss_smoothness, bias, weight_decay: as in :func:`linear_smoothness`.
         batches: row numbers of each batch.
 
     Returns:
@@ -77,12 +77,12 @@ def batch_smoothness(
         >>> batch_smoothness(X, 1.0, [[0], [1], [0, 1]])
         array([9. , 1. , 4.5])
     """
-    L, l2 = _checked_constants(loss_smoothness, l2)
+    L, weight_decay = _checked_constants(loss_smoothness, weight_decay)
     data = _checked_data(X)
     norms = [_mean_square_norm(data[_checked_rows(rows, data.shape[0])], bias) for rows in batches]
     if not norms:
         raise BadArgument("batches is empty: there is no batch to take the smoothness of")
-    values = np.array(norms) * L + l2
+    values = np.array(norms) * L + weight_decay
     _finite(float(values.max()))
     return values
 
@@ -103,16 +103,18 @@ def theoretical_step(smoothness: float) -> float:
     return 0.5 / value
 
 
-def _checked_constants(loss_smoothness: float, l2: float) -> tuple[float, float]:
+def _checked_constants(loss_smoothness: float, weight_decay: float) -> tuple[float, float]:
     if loss_smoothness is None or not 0 < float(loss_smoothness) < math.inf:
         raise BadArgument(
             f"loss_smoothness={loss_smoothness!r} must be positive and finite: it is L, the "
             "largest curvature of one example's loss (1 squared, ¼ logistic, ½ cross-entropy). A "
             "loss without one has no theoretical step; use a line-search such as baselines.SLS."
         )
-    if not 0 <= float(l2) < math.inf:
-        raise BadArgument(f"l2={l2!r} must be finite and at least 0: it is the weight of ½‖θ‖²")
-    return float(loss_smoothness), float(l2)
+    if not 0 <= float(weight_decay) < math.inf:
+        raise BadArgument(
+            f"weight_decay={weight_decay!r} must be finite and at least 0: it is the weight of ½‖θ‖²"
+        )
+    return float(loss_smoothness), float(weight_decay)
 
 
 def _checked_data(X: Any) -> Any:

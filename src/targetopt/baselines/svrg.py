@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from targetopt.baselines.base import Closure, ClosureOptimizer, differentiate, squared_norm
+from targetopt.journal import Journal
 from targetopt.types import BadAnswer, BadArgument, Diverged, finite_rows
 
 
@@ -66,7 +68,6 @@ class SVRG(ClosureOptimizer):
     def steps_since_snapshot(self) -> int:
         return self._count("steps_since_snapshot")
 
-    @torch.no_grad()
     def snapshot(self, closure: Closure) -> Tensor:
         """Take θ̃ = θ, with the full gradient from one closure.
 
@@ -77,12 +78,13 @@ class SVRG(ClosureOptimizer):
             That loss.
         """
         params = self._trained()
-        with self._frozen(closure, params) as frozen:
+        journal = Journal()
+        with journal, journal, journal, torch.no_grad():
+            frozen = self._frozen(closure, params, journal)
             loss, gradient = self._loss_and_gradient(frozen.first, params)
-        self._remember(params, gradient, gradient_calls=1)
+            self._remember(journal, params, gradient, gradient_calls=1)
         return loss
 
-    @torch.no_grad()
     def snapshot_over(self, losses: Callable[[Any], Tensor], loader: Iterable[Any]) -> Tensor:
         """Take θ̃ = θ, with the full gradient summed over the batches of a loader.
 
@@ -117,12 +119,12 @@ class SVRG(ClosureOptimizer):
             torch._foreach_div_(gradient, examples)
             return total / examples
 
-        with self._frozen(whole_pass, params) as frozen:
-            loss = frozen.first()
-            self._remember(params, gradient, gradient_calls=batches)
+        journal = Journal()
+        with journal, journal, journal, torch.no_grad():
+            loss = self._frozen(whole_pass, params, journal).first()
+            self._remember(journal, params, gradient, gradient_calls=batches)
         return loss
 
-    @torch.no_grad()
     def step(self, closure: Closure) -> Tensor:  # type: ignore[override]
         """One step on a batch: the closure's gradient at θ and, on the same batch, at θ̃.
 
@@ -139,31 +141,40 @@ class SVRG(ClosureOptimizer):
                 "opt.snapshot(full_loss) or opt.snapshot_over(losses, loader)"
             )
         group = self.param_groups[0]
-        with self._frozen(closure, params) as frozen:
+        journal = Journal(params)
+        with journal, journal, journal, torch.no_grad():
+            frozen = self._frozen(closure, params, journal)
             loss, gradient = self._loss_and_gradient(frozen.first, params)
-            current = [p.clone() for p in params]
-            try:
-                torch._foreach_copy_(params, [self.state[p]["snapshot"] for p in params])
-                _, stale = self._loss_and_gradient(frozen, params)
-            finally:
-                torch._foreach_copy_(params, current)
-        direction = torch._foreach_sub(gradient, stale)
-        torch._foreach_add_(direction, [self.state[p]["full_gradient"] for p in params])
-        if group["weight_decay"]:
-            torch._foreach_add_(direction, params, alpha=group["weight_decay"])
-        torch._foreach_add_(params, direction, alpha=-float(group["lr"]))
-        self._add(gradient_calls=2, steps_since_snapshot=1)
+            torch._foreach_copy_(params, [self.state[p]["snapshot"] for p in params])
+            _, stale = self._loss_and_gradient(frozen, params)
+            journal.put_parameters_back()
+            direction = torch._foreach_sub(gradient, stale)
+            torch._foreach_add_(direction, [self.state[p]["full_gradient"] for p in params])
+            if group["weight_decay"]:
+                torch._foreach_add_(direction, params, alpha=group["weight_decay"])
+            journal.adopt(
+                partial(torch._foreach_add_, params, direction, alpha=-float(group["lr"])),
+                self._noted(gradient_calls=2, steps_since_snapshot=1),
+            )
         return loss
 
     def _remember(
-        self, params: list[Tensor], gradient: Sequence[Tensor], gradient_calls: int
+        self,
+        journal: Journal,
+        params: list[Tensor],
+        gradient: Sequence[Tensor],
+        gradient_calls: int,
     ) -> None:
         if not squared_norm(gradient) < float("inf"):
             raise Diverged("SVRG: the full gradient is not finite; the snapshot was not taken")
-        for p, g in zip(params, gradient, strict=True):
-            self.state[p].update(snapshot=p.detach().clone(), full_gradient=g.clone())
-        self._add(gradient_calls=gradient_calls, full_passes=1)
-        self._memory["steps_since_snapshot"] = 0
+        taken = [
+            partial(self.state[p].update, snapshot=p.detach().clone(), full_gradient=g.clone())
+            for p, g in zip(params, gradient, strict=True)
+        ]
+        count = self._noted(
+            {"steps_since_snapshot": 0}, gradient_calls=gradient_calls, full_passes=1
+        )
+        journal.adopt(*taken, count)
 
 
 def _check_losses(found: Any, batch: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 
@@ -16,7 +17,7 @@ from targetopt.inner.stopping import (
     Stopping,
     settle,
 )
-from targetopt.types import BadArgument, State, settle_whole
+from targetopt.types import BadArgument, State, check_entries, is_positive, settle_whole
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,8 @@ class Armijo(Inner):
     max_backtracks: int = 40
     stopping: Stopping = field(default_factory=Stopping)
 
+    remedy: ClassVar[str] = "Lower lr, or use LBFGS."
+
     def __post_init__(self) -> None:
         settle(self)
         settle_whole(self, "max_backtracks", least=0)
@@ -70,6 +73,9 @@ class Armijo(Inner):
             raise BadArgument(
                 f"Armijo: initial_step={self.initial_step!r} must be positive and finite"
             )
+
+    def check_state(self, state: State) -> None:
+        check_entries(type(self).__name__, state, step_size=is_positive)
 
     def minimise(self, objective: Objective, state: State) -> InnerResult:
         now = objective.start()

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
+
+from torch import Tensor
 
 from targetopt.inner.objective import Objective
-from targetopt.types import State
+from targetopt.types import State, check_entries
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,16 @@ class Inner(ABC):
     at its answer. It is otherwise pure: carried state comes in as ``state`` (``{}`` at first) and
     goes out in the result, and ``state`` itself is not changed. It never sees a loss or an oracle.
     """
+
+    remedy: ClassVar[str] = "Lower its step size (or lr), or use Armijo or LBFGS."
+    """What to try where this solver has left the finite numbers."""
+
+    def check(self, params: Sequence[Tensor]) -> None:  # noqa: B027 (most have nothing to refuse)
+        """Refuse parameters this solver cannot work on, before the oracle is asked for anything."""
+
+    def check_state(self, state: State) -> None:
+        """Refuse a loaded state that this solver cannot have written."""
+        check_entries(type(self).__name__, state)
 
     @abstractmethod
     def minimise(self, objective: Objective, state: State) -> InnerResult:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -35,13 +37,18 @@ class Exact(Inner):
         True
     """
 
-    def minimise(self, objective: Objective, state: State) -> InnerResult:
-        half = [p.dtype for p in objective.params if p.dtype in HALF]
+    remedy: ClassVar[str] = "Lower lr, or use Armijo or LBFGS."
+
+    def check(self, params: Sequence[Tensor]) -> None:
+        half = [p.dtype for p in params if p.dtype in HALF]
         if half:
             raise BadForward(
                 f"Exact needs parameters of float32 or float64; got {half[0]}, which cannot hold a minimiser "
                 "to any accuracy. Keep them in float32 and use autocast inside forward, or use LBFGS."
             )
+
+    def minimise(self, objective: Objective, state: State) -> InnerResult:
+        self.check(objective.params)
         now = objective.start()
         jacobian = self._jacobian(objective, now)
         total, steps = 0.0, 0

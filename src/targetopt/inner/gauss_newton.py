@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -17,7 +18,15 @@ from targetopt.inner.stopping import (
     Stopping,
     settle,
 )
-from targetopt.types import BadArgument, BadForward, State, settle_whole, wide
+from targetopt.types import (
+    BadArgument,
+    BadForward,
+    State,
+    check_entries,
+    is_positive,
+    settle_whole,
+    wide,
+)
 
 
 @dataclass(frozen=True)
@@ -56,6 +65,8 @@ class GaussNewton(Inner):
     max_backtracks: int = 30
     stopping: Stopping = field(default_factory=Stopping)
 
+    remedy: ClassVar[str] = "Lower lr, or use Armijo or LBFGS."
+
     def __post_init__(self) -> None:
         settle(self, "cg_steps")
         settle_whole(self, "max_backtracks", least=0)
@@ -64,6 +75,9 @@ class GaussNewton(Inner):
                 "GaussNewton needs 0 < cg_tolerance < 1 and a positive initial_damping; got "
                 f"cg_tolerance={self.cg_tolerance!r}, initial_damping={self.initial_damping!r}"
             )
+
+    def check_state(self, state: State) -> None:
+        check_entries(type(self).__name__, state, damping=is_positive)
 
     def minimise(self, objective: Objective, state: State) -> InnerResult:
         now = objective.start()

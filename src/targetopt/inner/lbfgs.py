@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ from targetopt.inner.stopping import (
     Stopping,
     settle,
 )
-from targetopt.types import State
+from targetopt.types import State, check_entries, is_positive
 
 
 @dataclass(frozen=True)
@@ -53,11 +54,16 @@ class LBFGS(Inner):
     max_backtracks: int = 12
     stopping: Stopping = field(default_factory=Stopping)
 
+    remedy: ClassVar[str] = "Lower lr, or use Armijo."
+
     SUFFICIENT = 1e-4
     CURVATURE = 0.9
 
     def __post_init__(self) -> None:
         settle(self, "history", "max_backtracks")
+
+    def check_state(self, state: State) -> None:
+        check_entries(type(self).__name__, state, step_size=is_positive)
 
     def minimise(self, objective: Objective, state: State) -> InnerResult:
         now = objective.start()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,6 +58,9 @@ class Torch(Inner):
                 "lambda params: torch.optim.Adam(params, lr=1e-3)"
             )
 
+    def check(self, params: Sequence[Tensor]) -> None:
+        self._made(list(params))
+
     def minimise(self, objective: Objective, state: State) -> InnerResult:
         optimiser = self._optimiser(objective.params, state)
         first = objective.start()
@@ -105,12 +108,22 @@ class Torch(Inner):
         return InnerResult(steps, initial - objective.final_value(), reason, carried)
 
     def _optimiser(self, params: list[Tensor], state: State) -> torch.optim.Optimizer:
+        optimiser = self._made(params)
+        if "optimiser" in state and not self.reset:
+            try:
+                # A copy: torch would work on these tensors in place, and a failed step must not.
+                optimiser.load_state_dict(copy.deepcopy(state["optimiser"]))
+            except (AttributeError, KeyError, TypeError, ValueError) as error:
+                raise BadArgument(
+                    f"Torch: the saved state of the optimiser does not fit what factory made ({error!r}). Use "
+                    "the factory it was saved with, or Torch(..., reset=True) to begin anew."
+                ) from error
+        return optimiser
+
+    def _made(self, params: list[Tensor]) -> torch.optim.Optimizer:
         optimiser: Any = self.factory(params)
         if not isinstance(optimiser, torch.optim.Optimizer):
             raise BadArgument(
                 f"Torch: factory must return a torch.optim.Optimizer; it returned {type(optimiser).__name__}"
             )
-        if "optimiser" in state and not self.reset:
-            # A copy: torch would work on these tensors in place, and a failed step must not.
-            optimiser.load_state_dict(copy.deepcopy(state["optimiser"]))
         return optimiser

@@ -1,9 +1,9 @@
 """Linear models at the speed of the machine: z = Xθ with X dense or sparse."""
 
 from targetopt.linear import baselines
-from targetopt.linear.driver import Fit, Run, fit
-from targetopt.linear.forward import Linear, minimise, supports
-from targetopt.linear.operators import DenseDesign, Design, SparseDesign, design
+from targetopt.linear.design import DenseDesign, Design, SparseDesign, design
+from targetopt.linear.fit import Fit, Run, fit, has_kernels
+from targetopt.linear.forward import Linear
 from targetopt.linear.sampling import Batches, Sampling, sample_order
 
 __all__ = [
@@ -18,7 +18,6 @@ __all__ = [
     "baselines",
     "design",
     "fit",
-    "minimise",
+    "has_kernels",
     "sample_order",
-    "supports",
 ]

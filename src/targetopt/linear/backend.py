@@ -1,9 +1,9 @@
-"""The one place that says which kernels run: compiled (numba) or plain (numpy and scipy).
+"""The one place that says what runs: compiled kernels (numba), or numpy and scipy.
 
-Both modules have the same functions with the same signatures. numba is imported on first use, never
-by ``import targetopt``. The environment variable ``TARGETOPT_KERNELS`` (``numba`` or ``numpy``)
-chooses for a process, :func:`use` for a block of code; without either, numba is taken where it is
-installed (``pip install 'targetopt[fast]'``).
+Both modules have the functions of `Kernels`; whole runs are compiled where numba is in force (see
+`fit`). numba is imported on first use, never by ``import targetopt``. The environment variable
+``TARGETOPT_KERNELS`` (``numba`` or ``numpy``) chooses for a process, :func:`use` for a block of code;
+without either, numba is taken where it is installed (``pip install 'targetopt[fast]'``).
 """
 
 from __future__ import annotations
@@ -22,27 +22,20 @@ from numpy.typing import NDArray
 from targetopt.types import BadArgument
 
 if TYPE_CHECKING:
-    from targetopt.linear.operators import Design
-    from targetopt.linear.spec import (
-        BaselineSpec,
-        Objective,
-        RuleSpec,
-        Solution,
-        SolverSpec,
-        State,
-        Stretch,
-    )
+    from targetopt.inner import Inner
+    from targetopt.linear.coordinates import Solution
+    from targetopt.linear.design import Design
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 Columns = NDArray[np.int32]
 
-_MODULES = {"numba": "targetopt.linear.compiled", "numpy": "targetopt.linear.plain"}
+_MODULES = {"numba": "targetopt.linear.kernels", "numpy": "targetopt.linear.coordinates"}
 _chosen: ContextVar[str | None] = ContextVar("targetopt_kernels", default=None)
 
 
 class Kernels(Protocol):
-    """What a backend must have; ``targetopt.linear.plain`` says what each does."""
+    """What a backend must have; ``targetopt.linear.coordinates`` says what each function does."""
 
     def csr_matvec(
         self, indptr: Index, indices: Columns, data: Array, theta: Array, /
@@ -72,35 +65,11 @@ class Kernels(Protocol):
         slope: Array,
         metric: Array,
         decay: float,
-        solver: SolverSpec,
+        inner: Inner,
         step: float,
         form: int,
         /,
     ) -> Solution: ...
-
-    def run_sso(
-        self,
-        X: Design,
-        objective: Objective,
-        rule: RuleSpec,
-        solver: SolverSpec,
-        form: int,
-        stretch: Stretch,
-        state: State,
-        path: Array,
-        /,
-    ) -> int: ...
-
-    def run_baseline(
-        self,
-        X: Design,
-        objective: Objective,
-        baseline: BaselineSpec,
-        lr: float,
-        stretch: Stretch,
-        state: State,
-        /,
-    ) -> int: ...
 
 
 def available() -> tuple[str, ...]:

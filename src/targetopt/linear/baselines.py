@@ -1,88 +1,87 @@
-"""SSO's rivals for `linear.fit`: the same updates as torch's and ``targetopt.baselines``, compiled.
+"""SSO's rivals for `linear.fit`: torch's own, and those of ``targetopt.baselines``.
 
 Each is a frozen dataclass, given to ``fit(..., baseline=)``; its step is ``fit``'s ``lr`` times the
-schedule (for SLS: the step that was found, times the schedule).
+schedule (for SLS: the step that was found, times the schedule). ``fit`` runs exactly these classes in
+compiled loops; any other baseline, and any without numba, runs as the torch optimiser that it makes.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
 
-from targetopt.linear.spec import (
-    ADAGRAD_KIND,
-    ADAGRAD_NORM_KIND,
-    ADAM_KIND,
-    SGD_KIND,
-    SLS_KIND,
-    SLS_RESETS,
-    SVRG_KIND,
-    BaselineSpec,
-)
+import torch
+from torch import Tensor
+
+from targetopt import baselines
+from targetopt.baselines.sls import Search
+from targetopt.schedules import Schedule
 from targetopt.types import BadArgument
-
-_NOTHING = BaselineSpec(SGD_KIND, 0.0, 0.0, 0, 1.0, 0, 0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """A parameter-space method that `linear.fit` can run instead of SSO."""
+    """A parameter-space method that `linear.fit` can run instead of SSO.
 
-    def spec(self, batches_per_epoch: int) -> BaselineSpec:
-        """The numbers its kernel takes."""
+    A new one needs ``optimiser``.
+    """
+
+    evaluates: ClassVar[bool] = False
+    """Whether the optimiser's ``step`` takes a plain closure and differentiates it itself."""
+    schedules: ClassVar[bool] = False
+    """Whether the optimiser applies the schedule; if not, its lr is set before each step."""
+    snapshots: ClassVar[bool] = False
+    """Whether the optimiser takes a snapshot of all data as each epoch begins."""
+
+    def optimiser(
+        self,
+        params: list[Tensor],
+        *,
+        lr: float,
+        weight_decay: float,
+        batches_per_epoch: int,
+        schedule: Schedule,
+    ) -> torch.optim.Optimizer:
+        """The torch optimiser that makes the steps."""
         raise NotImplementedError
-
-    def initial_numbers(self) -> list[float]:
-        """Its own numbers before the first step: last step (nan: none), b², steps made."""
-        return [float("nan"), 0.0, 0.0]
-
-    def initial_memory(self) -> float:
-        """What its tables are filled with before the first step."""
-        return 0.0
 
 
 @dataclass(frozen=True)
 class SGD(Baseline):
-    """θ ← θ − lr·g, g = ∇f_B(θ) + l2·θ."""
+    """θ ← θ − lr·g, g = ∇f_B(θ) + weight_decay·θ."""
 
-    def spec(self, batches_per_epoch: int) -> BaselineSpec:
-        return _NOTHING
+    def optimiser(
+        self, params: list[Tensor], *, lr: float, weight_decay: float, **run: Any
+    ) -> torch.optim.Optimizer:
+        return torch.optim.SGD(params, lr=lr, weight_decay=weight_decay)
 
 
 @dataclass(frozen=True)
-class SLS(Baseline):
+class SLS(Search, Baseline):
     """SGD with an Armijo line-search on the same batch; ``lr`` is the largest step tried.
 
-    Options as in `targetopt.baselines.SLS`, which see.
+    Options and defaults are those of `targetopt.baselines.SLS`, which see.
     """
 
-    c: float = 0.1
-    shrink: float = 0.7
-    reset: Literal["keep", "restart", "grow"] = "grow"
-    growth: float = 2.0
-    max_backtracks: int = 400
+    evaluates: ClassVar[bool] = True
+    schedules: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
-        if not (0 < self.c < 1 and 0 < self.shrink < 1 <= self.growth):
-            raise BadArgument(
-                "SLS needs 0 < c < 1 and 0 < shrink < 1 ≤ growth; got "
-                f"c={self.c!r}, shrink={self.shrink!r}, growth={self.growth!r}"
-            )
-        if self.reset not in SLS_RESETS or self.max_backtracks < 0:
-            raise BadArgument(
-                "SLS needs reset 'keep' (the last step), 'restart' (at lr) or 'grow' (the last step a "
-                f"little) and max_backtracks ≥ 0; got reset={self.reset!r}, "
-                f"max_backtracks={self.max_backtracks!r}"
-            )
-
-    def spec(self, batches_per_epoch: int) -> BaselineSpec:
-        return _NOTHING._replace(
-            kind=SLS_KIND,
-            c=self.c,
-            shrink=self.shrink,
-            reset=SLS_RESETS.index(self.reset),
-            growth=self.growth ** (1.0 / batches_per_epoch),
-            max_backtracks=self.max_backtracks,
+    def optimiser(
+        self,
+        params: list[Tensor],
+        *,
+        lr: float,
+        weight_decay: float,
+        batches_per_epoch: int,
+        schedule: Schedule,
+    ) -> torch.optim.Optimizer:
+        return baselines.SLS(
+            params,
+            lr=lr,
+            **asdict(self),
+            batches_per_epoch=batches_per_epoch,
+            weight_decay=weight_decay,
+            schedule=schedule,
         )
 
 
@@ -96,24 +95,28 @@ class AdaGradNorm(Baseline):
         if not 0 <= self.initial < float("inf"):
             raise BadArgument(f"AdaGradNorm: initial={self.initial!r} must be ≥ 0 and finite")
 
-    def spec(self, batches_per_epoch: int) -> BaselineSpec:
-        return _NOTHING._replace(kind=ADAGRAD_NORM_KIND)
-
-    def initial_numbers(self) -> list[float]:
-        return [float("nan"), self.initial**2, 0.0]
+    def optimiser(
+        self, params: list[Tensor], *, lr: float, weight_decay: float, **run: Any
+    ) -> torch.optim.Optimizer:
+        return baselines.AdaGradNorm(params, lr=lr, initial=self.initial, weight_decay=weight_decay)
 
 
 @dataclass(frozen=True)
 class SVRG(Baseline):
-    """θ ← θ − lr·(∇f_B(θ) − ∇f_B(θ̃) + ∇f(θ̃) + l2·θ); a snapshot θ̃ as each epoch begins."""
+    """θ ← θ − lr·(∇f_B(θ) − ∇f_B(θ̃) + ∇f(θ̃) + weight_decay·θ); a snapshot θ̃ as each epoch begins."""
 
-    def spec(self, batches_per_epoch: int) -> BaselineSpec:
-        return _NOTHING._replace(kind=SVRG_KIND)
+    evaluates: ClassVar[bool] = True
+    snapshots: ClassVar[bool] = True
+
+    def optimiser(
+        self, params: list[Tensor], *, lr: float, weight_decay: float, **run: Any
+    ) -> torch.optim.Optimizer:
+        return baselines.SVRG(params, lr=lr, weight_decay=weight_decay)
 
 
 @dataclass(frozen=True)
 class Adam(Baseline):
-    """torch's Adam (its ``weight_decay``, too: l2·θ joins the gradient)."""
+    """torch's Adam (its ``weight_decay``, too: weight_decay·θ joins the gradient)."""
 
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
@@ -124,9 +127,12 @@ class Adam(Baseline):
                 f"Adam needs 0 ≤ betas < 1 and eps ≥ 0; got betas={self.betas!r}, eps={self.eps!r}"
             )
 
-    def spec(self, batches_per_epoch: int) -> BaselineSpec:
-        beta1, beta2 = self.betas
-        return _NOTHING._replace(kind=ADAM_KIND, beta1=beta1, beta2=beta2, eps=self.eps)
+    def optimiser(
+        self, params: list[Tensor], *, lr: float, weight_decay: float, **run: Any
+    ) -> torch.optim.Optimizer:
+        return torch.optim.Adam(
+            params, lr=lr, betas=self.betas, eps=self.eps, weight_decay=weight_decay
+        )
 
 
 @dataclass(frozen=True)
@@ -143,8 +149,7 @@ class Adagrad(Baseline):
                 f"eps={self.eps!r}, initial_accumulator_value={self.initial_accumulator_value!r}"
             )
 
-    def spec(self, batches_per_epoch: int) -> BaselineSpec:
-        return _NOTHING._replace(kind=ADAGRAD_KIND, eps=self.eps)
-
-    def initial_memory(self) -> float:
-        return self.initial_accumulator_value
+    def optimiser(
+        self, params: list[Tensor], *, lr: float, weight_decay: float, **run: Any
+    ) -> torch.optim.Optimizer:
+        return torch.optim.Adagrad(params, lr=lr, weight_decay=weight_decay, **asdict(self))

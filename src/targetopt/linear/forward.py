@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from targetopt.inner import Exact, GradientDescent, Inner, InnerResult, Objective
-from targetopt.linear import backend, spec
-from targetopt.linear.operators import Design, as_array, design
+from targetopt.inner import Inner, InnerResult, Objective
+from targetopt.linear import backend
+from targetopt.linear.coordinates import FORMS, REASONS, SOLVERS
+from targetopt.linear.design import Design, as_array, design
 from targetopt.surrogate import Quadratic, Surrogate
 from targetopt.types import BadArgument, State
 
@@ -70,10 +72,8 @@ class Linear:
                 f"module={type(module).__name__} must be an nn.Linear or a weight tensor. For other "
                 "models pass lambda: model(x) to step."
             )
-        if form is not None and form not in spec.FORMS:
-            raise BadArgument(
-                f"form={form!r} must be one of {spec.FORMS}, or None for the cheapest"
-            )
+        if form is not None and form not in FORMS:
+            raise BadArgument(f"form={form!r} must be one of {FORMS}, or None for the cheapest")
         self.form = form
         plain = design(X)
         self._check_shapes(plain)
@@ -123,6 +123,49 @@ class Linear:
             theta = torch.cat([theta, self.bias.reshape(-1, 1)], dim=1)
         return theta.T
 
+    def solver_for(
+        self, inner: Inner, surrogate: Surrogate, params: Sequence[Tensor]
+    ) -> Callable[[Objective, State], InnerResult] | None:
+        """What does ``inner.minimise`` without autograd, in coordinates; None if it must be called itself.
+
+        `SSO` asks every forward that has this method. It takes a quadratic surrogate, a forward of exactly
+        these parameters, and an inner solver whose own class is registered with `coordinates.solves`; a
+        subclass of a solver, of the surrogate or of this forward may do something else.
+        """
+        exactly = type(self) is Linear and type(surrogate) is Quadratic and type(inner) in SOLVERS
+        if not exactly or {id(p) for p in params} != {id(p) for p in self.parameters()}:
+            return None
+        return partial(self._minimise, inner)
+
+    @torch.no_grad()
+    def _minimise(self, inner: Inner, objective: Objective, state: State) -> InnerResult:
+        surrogate = objective.surrogate
+        assert isinstance(surrogate, Quadratic)
+        start = objective.start()
+        z = start.z.detach()
+        shape = (z.shape[0], self.outputs)
+        metric = as_array(surrogate.metric)
+        if metric.ndim == z.ndim:
+            metric = metric.reshape(shape)
+        solver = SOLVERS[type(inner)]
+        solution = backend.kernels().solve_inner(
+            self.design,
+            as_array(self._stacked()),
+            as_array(z).reshape(shape),
+            as_array(start.slope).reshape(shape),
+            metric,
+            objective.weight_decay,
+            inner,
+            float(state.get("step_size", solver.first_step(inner))),
+            -1 if self.form is None else FORMS.index(self.form),
+        )
+        objective.forward_calls += solution.forward_calls
+        objective.backward_calls += solution.backward_calls
+        self.write(torch.from_numpy(solution.theta))
+        steps, decrease, reason, step = solution.result
+        carried = {"step_size": step} if solver.carries and not math.isnan(step) else {}
+        return InnerResult(steps, decrease, REASONS[reason], carried, FORMS[solution.form])
+
     @torch.no_grad()
     def write(self, theta: Tensor) -> None:
         """Put a (features, outputs) tensor, the bias its last row, into the parameters."""
@@ -170,51 +213,3 @@ class _Adjoint(torch.autograd.Function):
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Tensor:
         return torch.from_numpy(ctx.design.rmatvec(as_array(tangents[0]))).to(tangents[0])
-
-
-def supports(inner: Inner, surrogate: Surrogate, forward: object, params: Sequence[Tensor]) -> bool:
-    """Whether `minimise` can take this step: a linear forward of exactly these parameters, a
-    quadratic surrogate, and an inner solver that has a form in coordinates."""
-    return (
-        isinstance(forward, Linear)
-        and isinstance(surrogate, Quadratic)
-        and spec.has_solver(inner)
-        and {id(p) for p in params} == {id(p) for p in forward.parameters()}
-    )
-
-
-@torch.no_grad()
-def minimise(inner: Inner, objective: Objective, forward: Linear, state: State) -> InnerResult:
-    """Do what ``inner.minimise(objective, state)`` does, without autograd."""
-    surrogate = objective.surrogate
-    assert isinstance(surrogate, Quadratic)
-    start = objective.start()
-    z = start.z.detach()
-    shape = (z.shape[0], forward.outputs)
-    metric = as_array(surrogate.metric)
-    if metric.ndim == z.ndim:
-        metric = metric.reshape(shape)
-    solver = spec.solver_spec(inner)
-    step = float(state.get("step_size", solver.first_step))
-    solution = backend.kernels().solve_inner(
-        forward.design,
-        as_array(forward._stacked()),
-        as_array(z).reshape(shape),
-        as_array(start.slope).reshape(shape),
-        metric,
-        objective.weight_decay,
-        solver,
-        step,
-        -1 if forward.form is None else spec.FORMS.index(forward.form),
-    )
-    objective.forward_calls += solution.forward_calls
-    objective.backward_calls += solution.backward_calls
-    forward.write(torch.from_numpy(solution.theta))
-    remembers = not isinstance(inner, Exact | GradientDescent) and not math.isnan(solution.step)
-    return InnerResult(
-        solution.steps,
-        solution.decrease,
-        spec.REASONS[solution.reason],
-        {"step_size": solution.step} if remembers else {},
-        spec.FORMS[solution.form],
-    )

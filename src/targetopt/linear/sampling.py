@@ -8,12 +8,13 @@ stochastic methods assume. One example at a time, that is i.i.d. sampling with r
 from __future__ import annotations
 
 from functools import lru_cache
+from numbers import Integral
 from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from targetopt.types import BadArgument
+from targetopt.types import BadArgument, checked_whole
 
 Index = NDArray[np.int64]
 Sampling = Literal["epochs", "independent"]
@@ -61,10 +62,13 @@ class Batches:
     def __init__(
         self, n: int, batch_size: int | None = None, seed: int = 0, sampling: Sampling = "epochs"
     ) -> None:
-        if batch_size is not None and (isinstance(batch_size, bool) or not 1 <= batch_size <= n):
-            raise BadArgument(
-                f"batch_size={batch_size!r} must lie in 1 … {n}, the rows of X; None takes all"
-            )
+        if batch_size is not None:
+            whole = isinstance(batch_size, Integral) and not isinstance(batch_size, bool)
+            if not whole or not 1 <= batch_size <= n:
+                raise BadArgument(
+                    f"batch_size={batch_size!r} must be a whole number in 1 … {n}, the rows of X; None "
+                    "takes all"
+                )
         if sampling not in get_args(Sampling):
             raise BadArgument(
                 f"sampling={sampling!r} must be 'epochs' (a fresh permutation each epoch) or "
@@ -72,7 +76,7 @@ class Batches:
             )
         self.n = n
         self.batch_size = n if batch_size is None else int(batch_size)
-        self.seed = seed
+        self.seed = checked_whole("fit", "seed", seed, least=0)
         self.sampling = sampling
         self.steps_per_epoch = -(-n // self.batch_size)
         shuffled = sampling == "epochs" and self.batch_size < n

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from numbers import Real
 from typing import Any, cast
@@ -13,7 +14,7 @@ from torch import Tensor
 from targetopt.losses import Loss
 from targetopt.oracle.base import Oracle
 from targetopt.oracle.loss import LossOracle, check_losses
-from targetopt.types import BadAnswer, BadArgument, TargetPoint, all_finite, finite_rows
+from targetopt.types import BadAnswer, BadArgument, TargetPoint, all_finite, finite_rows, shown
 
 
 def as_oracle(oracle: Any) -> Oracle:
@@ -33,7 +34,10 @@ def as_oracle(oracle: Any) -> Oracle:
 
 
 def checked(point: object, z: Tensor) -> TargetPoint:
-    """The answer, detached and on the targets' device, or an error that names the bad rows."""
+    """A copy of the answer, on the targets' device and of their type, or an error that names the bad rows.
+
+    It is a copy because simulators reuse their buffers: what ``value`` computes later must not change it.
+    """
     if not isinstance(point, TargetPoint):
         raise BadAnswer(
             f"oracle.query(z) must return a TargetPoint; got {type(point).__name__}. Functions that return "
@@ -47,17 +51,26 @@ def checked(point: object, z: Tensor) -> TargetPoint:
             f"{tuple(shape) if shape is not None else type(point.gradients).__name__}"
         )
     smoothness = _checked_offers(point)
-    losses = point.losses.detach().to(z)
-    gradients = point.gradients.detach().to(z)
+    losses, gradients = _own(point.losses, z), _own(point.gradients, z)
     if not all_finite(losses, gradients):
         good = finite_rows(losses) & finite_rows(gradients)
         rows = (~good).nonzero()[:, 0].tolist()
-        shown = ", ".join(map(str, rows[:10])) + (", …" if len(rows) > 10 else "")
         raise BadAnswer(
-            f"the oracle's answer is not finite in {len(rows)} of {z.shape[0]} rows: {shown}. Nothing was "
+            f"the oracle's answer is not finite in {len(rows)} of {z.shape[0]} rows: {shown(rows)}. Nothing was "
             "changed; repair or leave out these examples and call step again."
         )
     return replace(point, targets=z, losses=losses, gradients=gradients, smoothness=smoothness)
+
+
+def _own(part: Tensor, z: Tensor) -> Tensor:
+    """A dense copy of it, of the type and on the device of ``z``."""
+    if part.is_meta:
+        raise BadAnswer(
+            "the oracle answered with tensors on the device 'meta', which hold no numbers. Compute the "
+            "losses and gradients on a real device."
+        )
+    dense = part.detach() if part.layout is torch.strided else part.detach().to_dense()
+    return dense.to(z, copy=True)
 
 
 def _checked_offers(point: TargetPoint) -> float | None:
@@ -90,10 +103,50 @@ class CountedValue:
     def __call__(self, z: Tensor) -> Tensor:
         assert self._function is not None
         self.calls += 1
-        losses = torch.as_tensor(self._function(z), device=z.device).detach()
+        losses = torch.as_tensor(self._function(z.clone()), device=z.device)
         check_losses(losses, z)
-        return losses.to(z)
+        return _own(losses, z)
 
     def attached(self, point: TargetPoint) -> TargetPoint:
         """The same point, asking through this counter."""
         return point if point.value is None else replace(point, value=self)
+
+
+def check_ids(asked: Sequence[Any] | None, answered: Sequence[Any] | None) -> None:
+    """The answer's rows are those that were asked, in the same order; else an error says which are not.
+
+    >>> check_ids(["a", "b"], ["a", "b"])
+    >>> check_ids(["a", "b"], ["b"])
+    Traceback (most recent call last):
+    targetopt.errors.BadAnswer: the answer lacks 1 of 2 rows: 'a' (row 0). Tell all rows at once, in query.ids' order.
+    """
+    if asked is None:
+        if answered is not None:
+            raise BadArgument(
+                "ids= was given to tell and not to ask: give the rows their ids when you ask"
+            )
+        return
+    if answered is None:
+        raise BadArgument(
+            "this query's rows have ids: pass ids= to tell, those of the answer's rows in its order"
+        )
+    given = list(answered)
+    place = {name: row for row, name in enumerate(asked)}
+    foreign = [name for name in given if name not in place]
+    if foreign:
+        raise BadAnswer(
+            f"the answer has {len(foreign)} rows that were not asked about: {shown([repr(f) for f in foreign])}. "
+            "It belongs to another query, or to several: pick this query's rows by query.ids."
+        )
+    missing = [f"{name!r} (row {row})" for name, row in place.items() if name not in set(given)]
+    if missing:
+        raise BadAnswer(
+            f"the answer lacks {len(missing)} of {len(asked)} rows: {shown(missing)}. Tell all rows at once, in "
+            "query.ids' order."
+        )
+    if given != list(asked):
+        row = next(r for r, name in enumerate(given) if place[name] != r)
+        raise BadAnswer(
+            f"the answer's rows are not in the order in which they were asked: its row {row} is {given[row]!r}, "
+            f"which was asked as row {place[given[row]]}. Sort losses and gradients by query.ids."
+        )

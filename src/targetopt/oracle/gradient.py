@@ -49,23 +49,34 @@ class GradientOracle:
         self.smoothness = smoothness
 
     def query(self, z: Tensor) -> TargetPoint:
-        answer = self.function(z)
+        answers: list[object] = []
+        try:
+            # one call into C: an interrupt finds either no answer yet, or the answer in the list
+            answers.extend(map(self.function, (z.clone(),)))
+            return self._point(z, answers[0])
+        except BaseException as error:
+            if answers and not isinstance(error, Exception):  # interrupted with the answer in hand
+                error.answer = self._point(z, answers[0])  # type: ignore[attr-defined]
+            raise
+
+    def _point(self, z: Tensor, answer: object) -> TargetPoint:
         if not isinstance(answer, tuple) or len(answer) != 2:
             raise BadAnswer(
                 f"GradientOracle: the function must return (losses, gradients); got {type(answer).__name__}"
             )
         losses, gradients = (
-            as_answer(f"GradientOracle: {name}", part, z)
+            as_answer(f"GradientOracle: {name}", part, z).detach().clone()
             for name, part in zip(("losses", "gradients"), answer, strict=True)
         )
         curvature = self.curvature
+        asked = z.clone()  # whatever the function does to the one it is given
         return TargetPoint(
-            targets=z,
-            losses=losses.detach(),
-            gradients=gradients.detach(),
+            targets=asked,
+            losses=losses,
+            gradients=gradients,
             curvature=None
             if curvature is None
-            else (lambda: as_answer("GradientOracle: curvature", curvature(z), z)),
+            else (lambda: as_answer("GradientOracle: curvature", curvature(asked.clone()), z)),
             value=self.value,
             smoothness=self.smoothness,
         )

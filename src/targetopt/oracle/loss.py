@@ -34,27 +34,52 @@ class LossOracle:
             )
         self.loss = loss
 
+    @property
+    def value(self) -> Callable[[Tensor], Tensor]:
+        """Losses elsewhere: every loss can be evaluated at other targets."""
+        return self.loss.value if isinstance(self.loss, Loss) else self._values
+
+    @property
+    def curvature(self) -> Callable[[Tensor], Tensor] | None:
+        """∂²ℓ_i/∂z_i² as a function of the targets, for losses that have it in closed form."""
+        known = isinstance(self.loss, Loss) and type(self.loss).curvature is not Loss.curvature
+        return self.loss.curvature if known else None  # type: ignore[union-attr]
+
+    @property
+    def revealed(self) -> Loss | None:
+        """The loss itself, where labels make it known everywhere (for `Proximal`)."""
+        return self.loss if isinstance(self.loss, Loss) else None
+
+    @property
+    def smoothness(self) -> float | None:
+        """L, if the loss knows it."""
+        return self.loss.smoothness if isinstance(self.loss, Loss) else None
+
     def query(self, z: Tensor) -> TargetPoint:
         if isinstance(self.loss, Loss):
-            return self._closed_form(self.loss, z)
-        return self._autograd(self.loss, z)
-
-    @staticmethod
-    def _closed_form(loss: Loss, z: Tensor) -> TargetPoint:
-        has_curvature = type(loss).curvature is not Loss.curvature
+            losses, gradients = self.loss.value(z.clone()), self.loss.gradient(z.clone())
+        else:
+            losses, gradients = self._autograd(self.loss, z)
+        curvature, asked = self.curvature, z.clone()  # losses of the user's may work in place
         return TargetPoint(
-            targets=z,
-            losses=loss.value(z),
-            gradients=loss.gradient(z),
-            curvature=(lambda: loss.curvature(z)) if has_curvature else None,
-            value=loss.value,
-            smoothness=loss.smoothness,
+            targets=asked,
+            losses=losses,
+            gradients=gradients,
+            curvature=None if curvature is None else (lambda: curvature(asked.clone())),
+            value=self.value,
+            smoothness=self.smoothness,
+            revealed=self.revealed,
         )
 
+    @torch.no_grad()
+    def _values(self, z: Tensor) -> Tensor:
+        values: Tensor = self.loss(z)  # type: ignore[operator]
+        return values
+
     @staticmethod
-    def _autograd(function: Callable[[Tensor], Tensor], z: Tensor) -> TargetPoint:
+    def _autograd(function: Callable[[Tensor], Tensor], z: Tensor) -> tuple[Tensor, Tensor]:
         with torch.enable_grad():
-            leaf = z.detach().requires_grad_()
+            leaf = z.detach().clone().requires_grad_()
             losses = function(leaf)
             check_losses(losses, z)
             gradients = None
@@ -65,12 +90,7 @@ class LossOracle:
                     "the losses do not depend on the targets through autograd. Remove detach(), no_grad() "
                     "or .numpy() from the loss, or return gradients yourself with to.GradientOracle."
                 )
-
-        def value(other: Tensor) -> Tensor:
-            with torch.no_grad():
-                return function(other)
-
-        return TargetPoint(targets=z, losses=losses.detach(), gradients=gradients, value=value)
+        return losses.detach(), gradients
 
 
 def as_answer(name: str, answer: object, z: Tensor) -> Tensor:
@@ -90,7 +110,8 @@ def check_losses(losses: object, z: Tensor) -> None:
         raise BadAnswer(f"losses must be a tensor of shape ({n},); got {type(losses).__name__}")
     if losses.shape != (n,):
         hint = (
-            " Did you forget reduction='none'?"
+            " Did you forget reduction='none'? If there is one loss for all targets together, wrap the function: "
+            "to.ScalarOracle(function, autograd=True)."
             if losses.ndim == 0
             else " Sum over the outputs of each example."
         )

@@ -8,6 +8,10 @@ from targetopt.rules.gradient_step import GradientStep
 from targetopt.rules.line_search import LineSearch
 from targetopt.rules.mirror_descent import MirrorDescent
 from targetopt.rules.newton import Newton
+from targetopt.rules.polyak import Polyak
+from targetopt.rules.proximal import Proximal
+from targetopt.rules.secant import Secant
+from targetopt.rules.trust_region import TrustRegion
 
 __all__ = [
     "FTRL",
@@ -17,6 +21,10 @@ __all__ = [
     "LineSearch",
     "MirrorDescent",
     "Newton",
+    "Polyak",
     "Proposal",
+    "Proximal",
     "Rule",
+    "Secant",
+    "TrustRegion",
 ]

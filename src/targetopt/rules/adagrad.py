@@ -5,10 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from torch import Tensor
+
 from targetopt.rules.base import Proposal, Rule
-from targetopt.rules.memory import averaged, grown, memory_kind, rows_of
+from targetopt.rules.memory import (
+    averaged,
+    check_memory,
+    check_sums,
+    grown,
+    memory_kind,
+    rows_of,
+)
 from targetopt.surrogate import Quadratic
-from targetopt.types import BadArgument, State, TargetPoint
+from targetopt.types import BadArgument, State, TargetPoint, check_entries, is_table
 
 
 @dataclass(frozen=True)
@@ -41,6 +50,7 @@ class AdaGrad(Rule):
     eps: float = 1e-10
 
     natural_lr: ClassVar[float | None] = 1.0
+    uniform: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not 0 < self.eps < float("inf"):
@@ -50,8 +60,19 @@ class AdaGrad(Rule):
         table = grown(state.get("sum_squares"), point)
         rows = rows_of(point)
         table[rows] += averaged(point.gradients.square(), point)
+        check_sums("AdaGrad", table[rows])
         step = self.step_size(point, lr, decay)
         metric = (table[rows].sqrt() + self.eps) / step
         surrogate = Quadratic(point.targets, point.gradients, metric, point.loss)
         eta = float(metric.reciprocal().mean())
         return Proposal(surrogate, {"sum_squares": table}, eta, memory_kind(point))
+
+    def check_targets(self, z: Tensor, index: Tensor | None, state: State) -> None:
+        check_memory(type(self).__name__, state.get("sum_squares"), z, index)
+
+    def check_state(self, state: State) -> None:
+        check_entries(
+            type(self).__name__,
+            state,
+            sum_squares=lambda table: is_table(table) and bool((table >= 0).all()),
+        )

@@ -8,7 +8,14 @@ from typing import ClassVar
 
 from targetopt.divergence import SquaredEuclidean
 from targetopt.rules.base import Proposal, Rule
-from targetopt.types import BadArgument, State, TargetPoint
+from targetopt.types import (
+    BadAnswer,
+    BadArgument,
+    State,
+    TargetPoint,
+    check_entries,
+    is_positive,
+)
 
 
 @dataclass(frozen=True)
@@ -40,7 +47,15 @@ class AdaGradNorm(Rule):
             raise BadArgument(f"AdaGradNorm: initial={self.initial!r} must be ≥ 0 and finite")
 
     def propose(self, point: TargetPoint, lr: float | None, decay: float, state: State) -> Proposal:
-        total = state.get("sum_squares", self.initial**2) + float(point.gradient_norm_squared)
+        total = state.get("sum_squares", self.initial**2) + point.gradient_norm_squared
+        if not total < math.inf:
+            raise BadAnswer(
+                f"AdaGradNorm: the sum of squared gradients is {total}, beyond the largest number there is. The "
+                "oracle's gradients are far too large: scale the loss (and its gradients) down."
+            )
         step = self.step_size(point, lr, decay)
-        eta = step / math.sqrt(total) if total > 0 else step
+        eta = self.representable(step / math.sqrt(total) if total > 0 else step, point)
         return Proposal(SquaredEuclidean().surrogate(point, eta), {"sum_squares": total}, eta)
+
+    def check_state(self, state: State) -> None:
+        check_entries(type(self).__name__, state, sum_squares=lambda b: b == 0.0 or is_positive(b))

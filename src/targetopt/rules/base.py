@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import torch
+from torch import Tensor
 
 from targetopt.surrogate import Quadratic, Surrogate
-from targetopt.types import MissingCapability, State, TargetPoint
+from targetopt.types import (
+    BadArgument,
+    MissingCapability,
+    State,
+    TargetPoint,
+    check_entries,
+)
 
 
 class Proposal(NamedTuple):
@@ -17,7 +25,8 @@ class Proposal(NamedTuple):
 
     An η of 0 means that nothing is to move; the inner solver is then not called (`nowhere`).
     ``losses_summed`` is how many losses the surrogate adds up (1, but t for FTRL): the weight decay
-    belongs to each of them.
+    belongs to each of them. ``ratio`` is ρ, for rules that judge the last step. ``returned`` says that the
+    surrogate is built at the last accepted point: the parameters go back there first (`Rule.returns`).
     """
 
     surrogate: Surrogate
@@ -25,6 +34,8 @@ class Proposal(NamedTuple):
     eta: float
     memory: str = ""
     losses_summed: float = 1.0
+    ratio: float = math.nan
+    returned: bool = False
 
     @classmethod
     def nowhere(cls, point: TargetPoint, state: State) -> Proposal:
@@ -51,33 +62,87 @@ class Rule(ABC):
     natural_lr: ClassVar[float | None] = None
     """What ``lr=None`` means; ``None`` stands for 1/(2L)."""
 
+    uniform: ClassVar[bool] = True
+    """Whether the surrogate's metric is one number, which ``regularise_on=`` needs."""
+
+    searches: ClassVar[bool] = False
+    """Whether the rule looks for its η itself: an η at its limits then means something went wrong."""
+
+    returns: ClassVar[bool] = False
+    """Whether the rule may refuse the point it was asked about and go back to the last accepted one, of
+    whose parameters a copy is then kept."""
+
+    unbounded: ClassVar[bool] = False
+    """Whether ``lr=float("inf")`` means something: the surrogate then has no proximal term."""
+
     @abstractmethod
     def propose(self, point: TargetPoint, lr: float | None, decay: float, state: State) -> Proposal:
         """The surrogate at this point for the step ``lr · decay`` (decay: the schedule's)."""
 
-    def step_size(self, point: TargetPoint, lr: float | None, decay: float) -> float:
-        """η_t = lr · decay, with ``lr=None`` resolved."""
+    def resolved(self, lr: float | None, smoothness: float | None) -> float:
+        """lr, with ``None`` resolved: the rule's natural step, else 1/(2L)."""
         if lr is None:
             lr = self.natural_lr
-        if lr is None:
-            if point.smoothness is None:
-                raise MissingCapability(
-                    f"lr=None means 1/(2L), but the oracle does not say its smoothness L, which "
-                    f"{type(self).__name__} needs. Pass lr= to SSO, or use rule=to.LineSearch()."
-                )
-            lr = 1.0 / (2.0 * point.smoothness)
-        return lr * decay
+        if lr is not None:
+            return lr
+        self._check_smoothness(smoothness)
+        return 1.0 / (2.0 * float(smoothness or math.nan))
 
-    def check(self, point: TargetPoint) -> None:
-        """Refuse, before any work, an oracle that lacks what this rule needs."""
+    def step_size(self, point: TargetPoint, lr: float | None, decay: float) -> float:
+        """η_t = lr · decay, with ``lr=None`` resolved; refused where ``1/η`` leaves the targets' type."""
+        return self.representable(self.resolved(lr, point.smoothness) * decay, point)
+
+    def representable(self, eta: float, point: TargetPoint) -> float:
+        """``eta``, refused where the surrogate's metric 1/η is not a number of the targets' type."""
+        limits = torch.finfo(point.targets.dtype)
+        if not (eta > 0.0 and limits.tiny <= 1.0 / eta <= limits.max):
+            raise BadArgument(
+                f"{type(self).__name__}: the step η = {eta:g} cannot be used with {point.targets.dtype} targets, "
+                f"whose surrogate has the metric 1/η: it must lie between {1 / limits.max:.1e} and "
+                f"{1 / limits.tiny:.1e}. Change lr (or the schedule), scale the loss, or compute in float64."
+            )
+        return eta
+
+    def check(self, source: object, lr: float | None, *, answered: bool = True) -> None:
+        """Refuse an oracle, or an answer, that lacks what this rule needs.
+
+        Args:
+            source: the answer, or before it is asked for, the oracle.
+            lr: the learning rate, ``None`` if the oracle's L must stand in for it.
+            answered: whether it is the answer. An oracle may leave unsaid what it will offer.
+        """
         remedy = {
             "value": "pass value= (a function from targets to losses), or use GradientStep with lr=",
             "curvature": "pass curvature=, use a loss that has one, or use GradientStep or AdaGrad",
+            "revealed": "use an oracle that knows the loss everywhere (to.LossOracle with labels), or "
+            "use TrustRegion, which needs gradients only",
         }
+        unsaid = None if answered else NotImplemented
         for need in sorted(self.needs):
-            if getattr(point, need, None) is None:
+            if getattr(source, need, unsaid) is None:
                 way_out = remedy.get(need, "let its TargetPoint have one, or use another rule")
                 raise MissingCapability(
                     f"{type(self).__name__} needs the oracle's {need}. This oracle offers none. "
                     f"Either {way_out}."
                 )
+        if self._wants_smoothness(lr):
+            self._check_smoothness(getattr(source, "smoothness", unsaid))
+
+    def check_targets(  # noqa: B027 (most have nothing to refuse)
+        self, z: Tensor, index: Tensor | None, state: State
+    ) -> None:
+        """Refuse targets this rule cannot work on, before the oracle is asked about them."""
+
+    def check_state(self, state: State) -> None:
+        """Refuse a loaded state that this rule cannot have written."""
+        check_entries(type(self).__name__, state)
+
+    def _wants_smoothness(self, lr: float | None) -> bool:
+        return lr is None and self.natural_lr is None
+
+    def _check_smoothness(self, smoothness: object) -> None:
+        if smoothness is None:
+            raise MissingCapability(
+                f"lr=None means 1/(2L), but the loss or oracle does not say its smoothness L, which "
+                f"{type(self).__name__} needs. Pass lr= to SSO, or use rule=to.LineSearch()."
+            )

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from targetopt.rules.base import Proposal, Rule
-from targetopt.rules.memory import averaged, grown, memory_kind, rows_of
+from targetopt.rules.memory import (
+    averaged,
+    check_memory,
+    check_sums,
+    grown,
+    memory_kind,
+    rows_of,
+)
 from targetopt.surrogate import Quadratic
-from targetopt.types import State, TargetPoint
+from targetopt.types import State, TargetPoint, check_entries, is_table
 
 
 @dataclass(frozen=True)
@@ -49,5 +58,26 @@ class FTRL(Rule):
         surrogate = Quadratic(starts[rows], sums[rows], z.new_tensor(1.0 / eta), point.loss)
         surrogate = replace(surrogate, constant=2 * point.loss - surrogate.value(z))
         kept = {"gradient_sum": sums, "start": starts, "count": counts}
+        check_sums("FTRL", sums[rows])
         summed = float(counts[rows].double().mean())
         return Proposal(surrogate, kept, eta, memory_kind(point), summed)
+
+    def check_targets(self, z: Tensor, index: Tensor | None, state: State) -> None:
+        check_memory(type(self).__name__, state.get("gradient_sum"), z, index)
+
+    def check_state(self, state: State) -> None:
+        check_entries(type(self).__name__, state)
+        sums, known = state.get("gradient_sum"), state.keys() >= {"start", "count"}
+        shape = sums.shape if isinstance(sums, Tensor) else None
+
+        def are_counts(value: Any) -> bool:
+            whole = isinstance(value, Tensor) and value.dtype == torch.long
+            return whole and value.shape == (shape or ())[:1] and bool((value >= 0).all())
+
+        check_entries(
+            type(self).__name__,
+            state,
+            gradient_sum=lambda table: is_table(table) and known,
+            start=lambda table: is_table(table) and table.shape == shape,
+            count=are_counts,
+        )

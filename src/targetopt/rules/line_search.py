@@ -10,7 +10,14 @@ import torch
 
 from targetopt.divergence import SquaredEuclidean
 from targetopt.rules.base import Proposal, Rule
-from targetopt.types import BadArgument, State, TargetPoint, settle_whole
+from targetopt.types import (
+    BadArgument,
+    State,
+    TargetPoint,
+    check_entries,
+    is_positive,
+    settle_whole,
+)
 
 ROUNDING = 8.0
 """Units in the loss's last place by which the comparison may be off. Without them, ties (η = 1/L at c = ½
@@ -56,6 +63,7 @@ class LineSearch(Rule):
     max_backtracks: int = 60
 
     needs: ClassVar[frozenset[str]] = frozenset({"value"})
+    searches: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not (0 < self.c < 1 and 0 < self.shrink < 1 <= self.grow):
@@ -67,7 +75,7 @@ class LineSearch(Rule):
 
     def propose(self, point: TargetPoint, lr: float | None, decay: float, state: State) -> Proposal:
         assert point.value is not None  # `check` has refused such oracles
-        loss, slope = float(point.loss), float(point.gradient_norm_squared)
+        loss, slope = float(point.loss), point.gradient_norm_squared
         if slope == 0.0:
             # η must not grow here: after many such batches no search would take it back.
             used = self._first_trial(point, lr, state, grow=1.0) * decay
@@ -87,7 +95,15 @@ class LineSearch(Rule):
             # that is not fitted yet.
             eta = min(eta, self.safe_step(point.smoothness))
         used = eta * decay
+        if not used * torch.finfo(point.targets.dtype).max > 1.0:  # 1/η would not be a number
+            return Proposal.nowhere(point, {})
         return Proposal(SquaredEuclidean().surrogate(point, used), {"eta": eta}, used)
+
+    def check_state(self, state: State) -> None:
+        check_entries(type(self).__name__, state, eta=is_positive)
+
+    def _wants_smoothness(self, lr: float | None) -> bool:
+        return False  # it finds its own η
 
     def safe_step(self, smoothness: float | None) -> float:
         """The largest η that the condition accepts on every L-smooth loss: 2(1 − c)/L.
@@ -101,8 +117,19 @@ class LineSearch(Rule):
         self, point: TargetPoint, lr: float | None, state: State, grow: float
     ) -> float:
         if "eta" in state:
-            grown = float(state["eta"]) * grow
+            # where every step is accepted (a loss that falls for ever), η would leave the numbers
+            largest = 1.0 / torch.finfo(point.targets.dtype).tiny
+            grown = min(float(state["eta"]) * grow, largest)
             return grown if lr is None else min(grown, lr)
+        return self.first_step(lr, point.smoothness)
+
+    @staticmethod
+    def first_step(lr: float | None, smoothness: float | None) -> float:
+        """Where the very first search begins: at lr, or 1/L, or 1.
+
+        >>> LineSearch.first_step(None, 0.25)
+        4.0
+        """
         if lr is not None:
             return lr
-        return 1.0 if point.smoothness is None else 1.0 / point.smoothness
+        return 1.0 if smoothness is None else 1.0 / smoothness

@@ -2,15 +2,56 @@
 
 from __future__ import annotations
 
+import math
+import os
+
 import torch
 from torch import Tensor
 
-from targetopt.types import BadArgument, TargetPoint
+from targetopt.types import BadAnswer, BadArgument, TargetPoint, all_finite
 
 
 def memory_kind(point: TargetPoint) -> str:
     """``"per example"`` with ``index=``, else ``"per position"``: what the report says."""
     return "per position" if point.index is None else "per example"
+
+
+def check_memory(owner: str, table: Tensor | None, z: Tensor, index: Tensor | None) -> None:
+    """Refuse a batch that does not fit the memory, or a memory that would not fit the machine."""
+    rows = z.shape[0] if index is None else int(index.max()) + 1
+    if table is not None and table.shape[1:] != z.shape[1:]:
+        raise BadArgument(
+            f"the rule's memory holds rows of shape {tuple(table.shape[1:])}, the targets have "
+            f"{tuple(z.shape[1:])}. One rule serves one forward; use a second optimiser."
+        )
+    if table is not None and index is None and table.shape[0] != rows:
+        raise BadArgument(
+            f"without index= the rule remembers each position of the batch, and the batch had "
+            f"{table.shape[0]} examples before and has {rows} now. Pass index= (the data rows of "
+            "this batch) to step, or drop the last short batch."
+        )
+    size = rows * math.prod(z.shape[1:]) * z.element_size()
+    if index is not None and size > _memory_of_the_machine():
+        raise BadArgument(
+            f"index= names data row {rows - 1}, and {owner} keeps a row for each up to it: {size / 1e9:.3g} GB. "
+            "Number the examples 0, 1, 2, … by their place in the data set; names or hashes will not do."
+        )
+
+
+def _memory_of_the_machine() -> float:
+    try:
+        return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    except (AttributeError, OSError, ValueError):  # not said on every system
+        return 2.0**40
+
+
+def check_sums(owner: str, sums: Tensor) -> None:
+    """Refuse sums over gradients that have left the numbers of their type."""
+    if not all_finite(sums):
+        raise BadAnswer(
+            f"{owner}: the sums over the gradients seen so far leave the range of {sums.dtype}. The oracle's "
+            "gradients are far too large: scale the loss (and its gradients) down, or compute in float64."
+        )
 
 
 def grown(table: Tensor | None, point: TargetPoint) -> Tensor:
@@ -19,17 +60,7 @@ def grown(table: Tensor | None, point: TargetPoint) -> Tensor:
     rows = z.shape[0] if point.index is None else int(point.index.max()) + 1
     if table is None:
         return z.new_zeros((rows, *z.shape[1:]))
-    if table.shape[1:] != z.shape[1:]:
-        raise BadArgument(
-            f"the rule's memory holds rows of shape {tuple(table.shape[1:])}, the targets have "
-            f"{tuple(z.shape[1:])}. One rule serves one forward; use a second optimiser."
-        )
-    if point.index is None and table.shape[0] != rows:
-        raise BadArgument(
-            f"without index= the rule remembers each position of the batch, and the batch had "
-            f"{table.shape[0]} examples before and has {rows} now. Pass index= (the data rows of "
-            "this batch) to step, or drop the last short batch."
-        )
+    table = table.to(z)
     if table.shape[0] < rows:
         more = z.new_zeros((rows - table.shape[0], *z.shape[1:]))
         return torch.cat([table, more])

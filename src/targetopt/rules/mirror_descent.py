@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from torch import Tensor
+
 from targetopt.divergence import Divergence, SquaredEuclidean
 from targetopt.rules.base import Proposal, Rule
 from targetopt.types import BadArgument, State, TargetPoint
@@ -45,3 +47,6 @@ class MirrorDescent(Rule):
     def propose(self, point: TargetPoint, lr: float | None, decay: float, state: State) -> Proposal:
         eta = self.step_size(point, lr, decay)
         return Proposal(self.divergence.surrogate(point, eta), state, eta)
+
+    def check_targets(self, z: Tensor, index: Tensor | None, state: State) -> None:
+        self.divergence.check(z)

@@ -42,6 +42,7 @@ class Newton(Rule):
 
     needs: ClassVar[frozenset[str]] = frozenset({"curvature"})
     natural_lr: ClassVar[float | None] = 1.0
+    uniform: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not 0 < self.floor < float("inf"):

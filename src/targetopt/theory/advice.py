@@ -184,7 +184,7 @@ def advise(
     refused; pass ``Measurements.of(problem)`` for them.
 
     Args:
-        problem: a linear problem (`targetopt.problems` or `ExactProblem`), or `Measurements`.
+        problem: a linear problem (`targetopt.lab.problems` or `ExactProblem`), or `Measurements`.
         tau: cost of the oracle on one example over that of one inner gradient on one example.
         accuracy: wanted (h(θ) − h*)/(h(θ_0) − h*).
         batch_sizes: allowed b; by default n, n/4, n/16, ….

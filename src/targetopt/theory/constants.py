@@ -140,7 +140,7 @@ class ParameterConstants:
 
 
 def parameter_constants(
-    X: Any, L: float, mu: float, *, bias: bool = False, l2: float = 0.0
+    X: Any, L: float, mu: float, *, bias: bool = False, weight_decay: float = 0.0
 ) -> ParameterConstants:
     """L_θ = L λ_max(XᵀX)/n + λ and μ_θ = μ λ_min(XᵀX)/n + λ, for linear targets z = Xθ.
 
@@ -149,7 +149,7 @@ def parameter_constants(
             the smallest eigenvalue needs all of them.
         L, mu: of one example's loss (`loss_constants`).
         bias: whether a column of ones is added.
-        l2: λ.
+        weight_decay: λ.
 
     Example:
         >>> found = parameter_constants(np.diag([3.0, 1.0]), 1.0, 1.0)
@@ -164,9 +164,9 @@ def parameter_constants(
         raise BadArgument("X is zero: the problem has no curvature in θ")
     smallest = float(positive[0])
     return ParameterConstants(
-        L=linear_smoothness(X, L, bias=bias, l2=l2),
-        mu=(mu * smallest if rank == columns else 0.0) + l2,
-        mu_on_rows=mu * smallest + l2,
+        L=linear_smoothness(X, L, bias=bias, weight_decay=weight_decay),
+        mu=(mu * smallest if rank == columns else 0.0) + weight_decay,
+        mu_on_rows=mu * smallest + weight_decay,
         rank=rank,
     )
 

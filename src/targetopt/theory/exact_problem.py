@@ -66,7 +66,7 @@ class ExactProblem:
 
     @classmethod
     def of(cls, problem: Any) -> ExactProblem:
-        """The linear problem behind a ``targetopt.problems`` problem (its ``.linear``), or itself."""
+        """The linear problem behind a ``targetopt.lab.problems`` problem (its ``.linear``), or itself."""
         if isinstance(problem, ExactProblem):
             return problem
         linear = getattr(problem, "linear", None)
@@ -79,10 +79,12 @@ class ExactProblem:
             raise OutsideAssumptions(
                 "exact theory", (f"one target per example; the problem has {linear.outputs}",)
             )
-        if linear.l2:
+        if linear.weight_decay:
             raise OutsideAssumptions(
                 "exact theory",
-                (f"no penalty on θ: Thm 4.2 is about ℓ(z) alone; the problem has l2={linear.l2}",),
+                (
+                    f"no penalty on θ: Thm 4.2 is about ℓ(z) alone; the problem has weight_decay={linear.weight_decay}",
+                ),
             )
         X = linear.X.toarray() if hasattr(linear.X, "toarray") else np.asarray(linear.X)
         if linear.bias:

@@ -1,0 +1,272 @@
+"""Oracles that are slow, remote or paid for: throughput, the ledger's cost, several in flight, Ray.
+
+These wait for clocks, disks and other processes, so they are measured in wall time, unlike the other benchmarks.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.datasets import load_breast_cancer
+
+import targetopt as to
+from benchmarks.harness import one_thread, save, table
+from targetopt.oracle.ledger import Ledger
+from targetopt.oracle.question import Question
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from oracle_services import PRICE, service
+
+ROWS, WIDTH = 64, 10
+QUESTIONS = 15_625  # a million rows
+
+
+def least(value: float, limit: float) -> str:
+    """A verdict for a ratio that should not fall below its limit."""
+    return f"≥ {limit:g}: {'yes' if value >= limit else 'NO'}"
+
+
+def throughput(folder: Path) -> dict[str, Any]:
+    """A teacher over HTTP with 300 ms of latency: requests per second against concurrency / latency."""
+    latency, concurrency, requests = 0.3, 8, 240
+    z = torch.randn(requests * 8, 2, dtype=torch.float64)
+    found: dict[str, Any] = {"latency": latency, "concurrency": concurrency, "requests": requests}
+    faults = ["429", "500", "drop", "truncate", "shape"]
+    for name, options in (
+        ("pleasant", {}),
+        ("faulty", {"faults": faults, "rate": 0.1, "seed": 0}),
+    ):
+        with (
+            service(latency=latency, **options) as teacher,
+            to.Ledger(folder / f"{name}.ledger") as ledger,
+            to.RemoteOracle(
+                teacher.url,
+                batch=8,
+                concurrency=concurrency,
+                price=PRICE,
+                ledger=ledger,
+                retries=to.Retries(attempts=20, first_wait=0.02, longest_wait=0.1),
+            ) as oracle,
+        ):
+            oracle.query(z[:64])  # connections are made, modules imported
+            before = teacher.bill()["calls"]
+            start = time.perf_counter()
+            oracle.query(z)
+            seconds = time.perf_counter() - start
+            bill = teacher.bill()
+            calls = bill["calls"] - before
+            assert (ledger.spent.rows, ledger.spent.money) == (bill["rows"], bill["money"])
+        ratio = calls / seconds / (concurrency / latency)
+        found[name] = {"calls": calls, "seconds": seconds, "ratio": ratio}
+    return found
+
+
+def _append(ledger: Ledger, rng: np.random.Generator) -> Question:
+    """What an exchange writes for one question of 64 rows."""
+    question = Question("teacher", {"targets": rng.normal(size=(ROWS, WIDTH))})
+    request = ledger.new_request(question, range(ROWS), keyed=True, price=Decimal("0.064"))
+    ledger.write(
+        [ledger.asked(question), ledger.reserved(request), ledger.sent(request, 1)]
+    ).result()
+    columns = {"losses": rng.normal(size=ROWS), "gradients": rng.normal(size=(ROWS, WIDTH))}
+    event = ledger.answered(
+        request, 1, range(ROWS), columns, price=request.price, seconds=0.3, waited=0.3
+    )
+    ledger.write([event]).result()
+    return question
+
+
+def _appended(path: Path, questions: int, threads: int) -> tuple[float, float, list[Question]]:
+    """Wall and CPU milliseconds per question, and the questions."""
+    asked: list[Question] = []
+    with to.Ledger(path) as ledger:
+        ledger.admit("teacher")
+
+        def work(number: int) -> None:
+            rng = np.random.default_rng(number)
+            asked.extend(_append(ledger, rng) for _ in range(questions // threads))
+
+        workers = [threading.Thread(target=work, args=(n,)) for n in range(threads)]
+        start, cpu = time.perf_counter(), time.process_time()
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        wall = time.perf_counter() - start
+        cpu = time.process_time() - cpu
+    return 1e3 * wall / len(asked), 1e3 * cpu / len(asked), asked
+
+
+def _sync_milliseconds(folder: Path) -> float:
+    """What the disk takes for one fdatasync of a page: the floor under every commit."""
+    handle = os.open(folder / "sync", os.O_CREAT | os.O_WRONLY)
+    times = []
+    for _ in range(50):
+        os.pwrite(handle, os.urandom(4096), 0)
+        start = time.perf_counter()
+        os.fdatasync(handle)
+        times.append(1e3 * (time.perf_counter() - start))
+    os.close(handle)
+    return statistics.median(times)
+
+
+def ledger_costs(folder: Path) -> dict[str, Any]:
+    """Appending questions of 64 rows, and opening and replaying a million rows."""
+    found: dict[str, Any] = {"sync_ms": _sync_milliseconds(folder)}
+    found["alone_ms"], found["alone_cpu_ms"], _ = _appended(folder / "one.ledger", 200, 1)
+    path = folder / "million.ledger"
+    found["append_ms"], found["append_cpu_ms"], asked = _appended(path, QUESTIONS, 25)
+    found["threads"] = 25
+    start, cpu = time.perf_counter(), time.process_time()
+    with to.Ledger(path) as ledger:
+        found["open_seconds"] = time.perf_counter() - start
+        rows = sum(len(positions) for q in asked for positions, _ in ledger.replay(q))
+    seconds = time.perf_counter() - start
+    found |= {"rows": rows, "replay_rows_per_second": rows / seconds}
+    found["replay_rows_per_cpu_second"] = rows / (time.process_time() - cpu)
+    found["megabytes"] = path.stat().st_size / 1e6
+    return found
+
+
+class Sleeping:
+    """Logistic losses of some rows, after a while."""
+
+    def __init__(self, y: torch.Tensor, seconds: float) -> None:
+        self.loss, self.seconds = to.losses.Logistic(y), seconds
+
+    def query(self, z: torch.Tensor) -> to.TargetPoint:
+        time.sleep(self.seconds)
+        return to.LossOracle(self.loss).query(z)
+
+
+def in_flight() -> dict[str, Any]:
+    """Wall time to the loss that the synchronous run ends with, with four questions out."""
+    data = load_breast_cancer()
+    x = torch.tensor((data.data - data.data.mean(0)) / data.data.std(0))
+    y = torch.tensor(2.0 * data.target - 1)
+    batches = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))[:560].split(70)
+    latency, steps = 0.25, 40
+
+    def parts() -> tuple[torch.nn.Module, to.SSO]:
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(
+            torch.nn.Linear(30, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1), torch.nn.Flatten(0)
+        ).double()
+        return model, to.SSO(model.parameters(), lr=2.0, inner=to.Armijo(max_steps=5))
+
+    def loss(model: torch.nn.Module) -> float:
+        with torch.no_grad():
+            return float(to.losses.Logistic(y).value(model(x)).mean())
+
+    model, opt = parts()
+    start = time.perf_counter()
+    for step in range(steps):
+        rows = batches[step % len(batches)]
+        opt.step(lambda rows=rows: model(x[rows]), Sleeping(y[rows], latency))
+    synchronous, wanted = time.perf_counter() - start, loss(model)
+
+    model, opt = parts()
+    asynchronous = to.Asynchronous(opt, in_flight=4)
+    start = time.perf_counter()
+    step = used = 0
+    while loss(model) > wanted and used < 20 * steps:
+        rows = batches[step % len(batches)]
+        late = asynchronous.step(lambda rows=rows: model(x[rows]), Sleeping(y[rows], latency))
+        step, used = step + 1, used + len(late)
+    seconds = time.perf_counter() - start
+    asynchronous.finish()
+    return {
+        "latency": latency,
+        "loss": wanted,
+        "synchronous_seconds": synchronous,
+        "synchronous_steps": steps,
+        "asynchronous_seconds": seconds,
+        "asynchronous_steps": used,
+        "ratio": seconds / synchronous,
+    }
+
+
+def _sleeper() -> Any:
+    def simulator(z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        time.sleep(0.2)
+        return (z**2).sum(dim=1) / 2, z
+
+    return simulator
+
+
+def over_ray() -> dict[str, Any]:
+    """A sleeping simulator on two and on four workers."""
+    z = torch.randn(160, 3, dtype=torch.float64)
+    found: dict[str, Any] = {}
+    answers = []
+    for workers in (2, 4):
+        with to.RayOracle(_sleeper, workers=workers, cpus=0.25, batch=4) as oracle:
+            oracle.query(z[: 8 * workers] + 1)  # the workers are there
+            start = time.perf_counter()
+            answers.append(oracle.query(z).gradients)
+            found[str(workers)] = time.perf_counter() - start
+    found["same"] = torch.equal(*answers)
+    found["ratio"] = found["2"] / found["4"]
+    return found
+
+
+def main() -> None:
+    one_thread()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        rates, ledger = throughput(folder), ledger_costs(folder)
+    late, ray = in_flight(), over_ray()
+    replay = ledger["replay_rows_per_second"]
+    rows = [
+        [
+            f"HTTP, 300 ms, {case}: calls/s over concurrency/latency",
+            f"{rates[case]['ratio']:.3f}",
+            least(rates[case]["ratio"], 0.9),
+        ]
+        for case in ("pleasant", "faulty")
+    ]
+    rows += [
+        ["one sync of this disk, ms", f"{ledger['sync_ms']:.2f}", ""],
+        ["ledger, one at a time: ms per question of 64 rows", f"{ledger['alone_ms']:.2f}", ""],
+        [
+            f"ledger, {ledger['threads']} at a time: ms per question of 64 rows",
+            f"{ledger['append_ms']:.2f}",
+            f"≤ 2: {'yes' if ledger['append_ms'] <= 2 else 'NO'}",
+        ],
+        ["  of which CPU", f"{ledger['append_cpu_ms']:.2f}", ""],
+        [
+            f"ledger, {ledger['rows']} rows: open and replay, rows/s",
+            f"{replay:.0f}",
+            least(replay, 1e5),
+        ],
+        ["  per second of CPU", f"{ledger['replay_rows_per_cpu_second']:.0f}", ""],
+        [
+            "four in flight: wall time over synchronous, same loss",
+            f"{late['ratio']:.3f}",
+            f"≤ 0.4: {'yes' if late['ratio'] <= 0.4 else 'NO'}",
+        ],
+        ["Ray, 2 → 4 workers: times as fast", f"{ray['ratio']:.2f}", least(ray["ratio"], 1.8)],
+    ]
+    table(["what", "measured", "wanted"], rows)
+    payload = {
+        "load_average": os.getloadavg(),
+        "throughput": rates,
+        "ledger": ledger,
+        "in_flight": late,
+        "ray": ray,
+    }
+    save("oracles", payload, "anyio", "httpx2", "ray")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""PPO by Stable-Baselines3, observations and rewards normalised by its VecNormalize."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from targetopt.imitation.expert import NetworkExpert
+from targetopt.imitation.experts.recipes import PPO
+from targetopt.imitation.needs import package
+from targetopt.imitation.policies.network import Network
+from targetopt.imitation.simulation.environment import Env, Environment
+
+_ATTRIBUTES = ("num_timesteps", "_n_updates", "_last_obs", "_last_episode_starts")
+
+
+def _itself(env: Env) -> Env:
+    return env
+
+
+class PPOLearner:
+    """See :class:`~targetopt.imitation.experts.learner.Learner`."""
+
+    replay = None
+
+    def __init__(self, environment: str, recipe: PPO, seed: int) -> None:
+        baselines = package("stable_baselines3", "Training a PPO expert", "expert")
+        vectors = package("stable_baselines3.common.vec_env", "Training a PPO expert", "expert")
+        self.environment = environment
+        copies = Environment(environment).copies(recipe.environments)
+        stepped = vectors.DummyVecEnv([partial(_itself, copy) for copy in copies])
+        self.normalizer = vectors.VecNormalize(stepped, gamma=recipe.discount)
+        self.model = baselines.PPO(
+            "MlpPolicy",
+            self.normalizer,
+            seed=seed,
+            learning_rate=lambda left: recipe.learning_rate * left,
+            n_steps=recipe.rollout,
+            batch_size=recipe.batch_size,
+            n_epochs=recipe.epochs,
+            gamma=recipe.discount,
+            gae_lambda=recipe.gae,
+            clip_range=recipe.clip,
+            policy_kwargs={"net_arch": list(recipe.hidden), "log_std_init": recipe.log_std},
+            device="cpu",
+        )
+
+    def expert(self) -> NetworkExpert:
+        policy, seen, box = self.model.policy, self.normalizer.obs_rms, self.model.action_space
+        layers = [*policy.mlp_extractor.policy_net[::2], policy.action_net]
+        return NetworkExpert(
+            Network(
+                [layer.weight.detach().numpy() for layer in layers],
+                [layer.bias.detach().numpy() for layer in layers],
+                "tanh",
+            ),
+            "clip",
+            low=box.low,
+            high=box.high,
+            environment=self.environment,
+            family="ppo",
+            observation_mean=seen.mean,
+            observation_std=np.sqrt(seen.var + self.normalizer.epsilon),
+            observation_clip=self.normalizer.clip_obs,
+        )
+
+    def environments(self) -> list[Env]:
+        return list(self.normalizer.venv.envs)
+
+    def take(self) -> dict[str, Any]:
+        return {
+            "attributes": {name: getattr(self.model, name) for name in _ATTRIBUTES},
+            "policy": self.model.policy.state_dict(),
+            "optimizer": self.model.policy.optimizer.state_dict(),
+            "observations": self.normalizer.obs_rms,
+            "rewards": self.normalizer.ret_rms,
+            "returns": self.normalizer.returns,
+        }
+
+    def put(self, state: dict[str, Any]) -> None:
+        for name, value in state["attributes"].items():
+            setattr(self.model, name, value)
+        self.model.policy.load_state_dict(state["policy"])
+        self.model.policy.optimizer.load_state_dict(state["optimizer"])
+        self.normalizer.obs_rms = state["observations"]
+        self.normalizer.ret_rms = state["rewards"]
+        self.normalizer.returns = state["returns"]

@@ -1,0 +1,1 @@
+"""Policies: networks as arrays and as modules, what acts, and the files they are kept in."""

@@ -1,0 +1,146 @@
+"""Who acts while states are gathered: the expert, the learner, or a mixture of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from targetopt.imitation.expert import Expert
+from targetopt.imitation.policies.network import Array
+from targetopt.imitation.policies.policy import GaussianPolicy
+from targetopt.types import BadArgument, Diverged
+
+Behaviour = Callable[[Array, np.random.Generator], Array]
+"""``(states, rng) -> actions``: one row of action per row of state; the gatherer clips them."""
+
+
+@dataclass(frozen=True)
+class Geometric:
+    """β_t = decay^(t−1) for rounds t = 1, 2, …: DAgger's schedule; the expert drives the first round.
+
+    >>> [Geometric(0.5)(t) for t in (1, 2, 3)]
+    [1.0, 0.5, 0.25]
+    """
+
+    decay: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.decay <= 1:
+            raise BadArgument(f"Geometric: decay={self.decay!r} must lie in [0, 1]")
+
+    def __call__(self, t: int) -> float:
+        return float(self.decay ** (t - 1))
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """At every step the expert acts with probability β_t, else the learner.
+
+    ===================== ============================================== =============
+    ``Mixture(1.0)``      the expert drives: behavioural cloning         ``"cloning"``
+    ``Mixture(0.0)``      the learner drives: online imitation           ``"online"``
+    ``Mixture(Geometric)``  from the one to the other: DAgger            ``"dagger"``
+    ===================== ============================================== =============
+
+    Args:
+        beta: β, a number, or a function of the round t = 1, 2, … .
+        learner_noise: standard deviation of the noise on the learner's mean; None means the
+            policy's own std (the paper samples), 0 acts by the mean.
+        expert_noise: the same for the expert; 0 by default.
+
+    Example:
+        >>> Mixture(Geometric(0.9)).share(1)
+        1.0
+
+    Reference: Ross, Gordon & Bagnell, *A Reduction of Imitation Learning and Structured Prediction to
+    No-Regret Online Learning*, AISTATS 2011.
+    """
+
+    beta: float | Callable[[int], float] = 0.0
+    learner_noise: float | None = None
+    expert_noise: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not callable(self.beta):
+            _checked_share(self.beta, "beta")
+        for name in ("learner_noise", "expert_noise"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < np.inf:
+                raise BadArgument(f"Mixture: {name}={value!r} must be at least 0 and finite")
+
+    def share(self, t: int) -> float:
+        """β_t: the probability that the expert acts in round t."""
+        value = self.beta(t) if callable(self.beta) else self.beta
+        return _checked_share(value, f"beta({t})")
+
+    def at(self, t: int, policy: GaussianPolicy, expert: Expert) -> Behaviour:
+        """The behaviour of round t (from 1), with the learner as it is now."""
+        beta = self.share(t)
+        learner_noise = policy.std if self.learner_noise is None else self.learner_noise
+        learner = noisy(_undiverged(policy.numpy()), learner_noise)
+        if beta == 0.0:
+            return learner
+        teacher = noisy(expert, self.expert_noise)
+        if beta == 1.0:
+            return teacher
+
+        def mixed(states: Array, rng: np.random.Generator) -> Array:
+            expert_acts = rng.random(len(states)) < beta
+            actions = learner(states, rng)
+            if expert_acts.any():  # and it is asked about no other state
+                actions[expert_acts] = teacher(states[expert_acts], rng)
+            return actions
+
+        return mixed
+
+
+def _undiverged(mean: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    """The learner's mean, or the news that it has none any more."""
+
+    def checked(states: Array) -> Array:
+        actions = mean(states)
+        if not np.isfinite(actions).all():
+            raise Diverged(
+                "the learner has diverged: its mean action is not finite in states that it visits. Lower lr=, or use "
+                "SSO with inner=to.Armijo() or to.LBFGS()."
+            )
+        return actions
+
+    return checked
+
+
+def noisy(mean: Callable[[Array], Array], std: ArrayLike = 0.0) -> Behaviour:
+    """The behaviour that acts by ``mean``, plus Gaussian noise of this standard deviation."""
+    scale = np.asarray(std, dtype=np.float64)
+    if not scale.any():
+        return lambda states, rng: np.array(mean(states), dtype=np.float64)
+
+    def behaviour(states: Array, rng: np.random.Generator) -> Array:
+        actions = mean(states)
+        return actions + scale * rng.standard_normal(np.shape(actions))
+
+    return behaviour
+
+
+def mixture(behaviour: str | Mixture) -> Mixture:
+    """A mixture by its short name, or as it is."""
+    if isinstance(behaviour, Mixture):
+        return behaviour
+    if behaviour not in BEHAVIOURS:
+        raise BadArgument(
+            f"behaviour={behaviour!r} must be one of {', '.join(map(repr, BEHAVIOURS))}, or a "
+            "to.imitation.Mixture"
+        )
+    return BEHAVIOURS[behaviour]
+
+
+def _checked_share(value: float, name: str) -> float:
+    if isinstance(value, bool) or not 0 <= value <= 1:
+        raise BadArgument(f"Mixture: {name}={value!r} must be a probability, between 0 and 1")
+    return float(value)
+
+
+BEHAVIOURS = {"online": Mixture(0.0), "cloning": Mixture(1.0), "dagger": Mixture(Geometric(0.5))}

@@ -1,0 +1,137 @@
+"""Gymnasium environments, opened and checked: one row of numbers in, one row of numbers out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from targetopt.imitation.needs import MissingPackage, package
+from targetopt.imitation.policies.network import Array
+from targetopt.types import BadArgument, TargetoptError
+
+Env = Any
+"""A ``gymnasium.Env``."""
+
+EnvLike = str | Env | Callable[[], Env]
+"""What users pass: an id such as ``"Hopper-v5"``, an environment, or a function that makes one."""
+
+
+class EnvironmentFailed(TargetoptError, RuntimeError):
+    """The environment raised, or gave observations that cannot be used; the round is kept.
+
+    Attributes:
+        result: out of `train`, the run so far.
+    """
+
+    result: Any = None
+
+
+class Environment:
+    """A continuous-control environment that can be made as often as copies are needed.
+
+    Args:
+        source: an id, an environment, or a function without arguments that makes one.
+
+    Attributes:
+        name: the id, or the class's name.
+        prototype: one instance of it.
+        low, high: the action box.
+        action_dtype: what the environment takes actions in.
+        limit: steps after which its ``TimeLimit`` cuts an episode off; None without one.
+    """
+
+    def __init__(self, source: EnvLike) -> None:
+        gymnasium = package("gymnasium", "Imitation learning")
+        self._make, self.prototype = _opened(gymnasium, source)
+        self._made = [] if self._make is None else [self.prototype]
+        spec = self.prototype.spec
+        self.name = str(spec.id) if spec is not None else type(self.prototype.unwrapped).__name__
+        limits = [
+            w for w in wrappers(self.prototype) if isinstance(w, gymnasium.wrappers.TimeLimit)
+        ]
+        self.limit: int | None = min((w._max_episode_steps for w in limits), default=None)
+        spaces = gymnasium.spaces
+        observations, actions = self.prototype.observation_space, self.prototype.action_space
+        if not isinstance(actions, spaces.Box) or len(actions.shape) != 1:
+            raise BadArgument(
+                f"env={self.name!r} has the action space {actions}; imitation here is of continuous "
+                "actions, one row of numbers (a 1-D Box). For discrete actions imitate logits with "
+                "to.losses.CrossEntropy and to.SSO."
+            )
+        if not isinstance(observations, spaces.Box) or len(observations.shape) != 1:
+            raise BadArgument(
+                f"env={self.name!r} has the observation space {observations}; a policy here takes one row of "
+                "numbers (a 1-D Box). Wrap it with gymnasium.wrappers.FlattenObservation."
+            )
+        self.observation_size = int(observations.shape[0])
+        self.action_size = int(actions.shape[0])
+        self.low: Array = actions.low.astype(np.float64)
+        self.high: Array = actions.high.astype(np.float64)
+        self.action_dtype = actions.dtype
+
+    def copies(self, count: int) -> list[Env]:
+        """Environments to step; nobody else gets the same ones, unless there is one instance only."""
+        if self._make is None:
+            if count == 1:
+                return [self.prototype]
+            raise BadArgument(
+                f"copies={count}: env={self.name!r} was passed as one instance, of which there are no copies. "
+                "Pass copies=1, or a function that makes it: env=lambda: gymnasium.make(...)."
+            )
+        made = [self._make() for _ in range(count)]
+        self._made += made
+        return made
+
+    def close(self) -> None:
+        """Close what was made here; an instance that was passed in is its owner's to close."""
+        for env in self._made:
+            env.close()
+        self._made = []
+
+    @property
+    def multiplies(self) -> bool:
+        """Whether there can be more than one copy."""
+        return self._make is not None
+
+    def clipped(self, actions: Array) -> Any:
+        """Actions in the box, in the environment's own number type."""
+        return np.clip(actions, self.low, self.high).astype(self.action_dtype)
+
+
+def wrappers(env: Env) -> list[Env]:
+    """The wrappers around an environment, outermost first."""
+    found = []
+    while env is not env.unwrapped:
+        found.append(env)
+        env = env.env
+    return found
+
+
+def _opened(gymnasium: Any, source: EnvLike) -> tuple[Callable[[], Env] | None, Env]:
+    make: Callable[[], Env] | None
+    if isinstance(source, str):
+        make = lambda: gymnasium.make(source)  # noqa: E731
+    elif isinstance(source, gymnasium.Env):
+        return None, source  # what was done to it since it was made is nobody's to repeat
+    elif callable(source):
+        make = source
+    else:
+        raise BadArgument(
+            f"env={source!r} must be a Gymnasium id such as 'Hopper-v5', an environment, or a function "
+            "that makes one"
+        )
+    try:
+        made = make()
+    except gymnasium.error.DependencyNotInstalled as error:
+        raise MissingPackage(
+            f"env={source!r} needs a simulator that is not installed ({error}): pip install 'targetopt[rl]'"
+        ) from error
+    except (gymnasium.error.Error, ImportError) as error:  # ImportError: of versions given up
+        raise BadArgument(f"env={source!r} cannot be made: {error}") from error
+    if not isinstance(made, gymnasium.Env):
+        raise BadArgument(
+            f"env={source!r} must make a gymnasium.Env; it made {type(made).__name__}"
+        )
+    return make, made

@@ -1,0 +1,202 @@
+"""``targetopt demo``, ``run`` and ``list``: make experiments, and see what they can be made of."""
+
+import shlex
+from collections.abc import Callable, Container
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, get_args
+
+import typer
+from rich.console import Group, RenderableType
+from rich.table import Table
+
+from targetopt.lab.cli.results import report
+from targetopt.lab.cli.shared import (
+    DryRun,
+    Executor,
+    ExecutorName,
+    Jobs,
+    Out,
+    announce,
+    clear_errors,
+    conclude,
+    console,
+    foresee,
+    interruptible,
+)
+
+
+class What(StrEnum):
+    """What can be listed."""
+
+    problems = "problems"
+    methods = "methods"
+    figures = "figures"
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="Result directory.")] = Path("targetopt-demo"),
+    jobs: Jobs = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Random seeds per method.")] = 2,
+) -> None:
+    """Compare SSO with its rivals on embedded data, and write a report.
+
+    About a minute on two cores; needs no network. Interrupted, it goes on where it was.
+
+    Examples:
+
+        targetopt demo
+
+        targetopt demo --seeds 3 --jobs 4 --out my-demo
+    """
+    with clear_errors(), interruptible():
+        from targetopt.lab.run.progress import ShownRuns
+        from targetopt.lab.run.runner import run as run_experiment
+        from targetopt.lab.studies import demo as demonstration
+
+        experiment = demonstration.experiment(seeds)
+        announce(f"{experiment.name}: results go to {out}")
+        summary = run_experiment(experiment, out, jobs=jobs, display=ShownRuns(console))
+        conclude(summary)
+        for table in demonstration.tables(out):
+            console.print(table)
+        announce(
+            "Medians over seeds at the end of each run. Columns: oracle calls (the same for all), "
+            "value calls (losses\nwithout gradients), inner steps (updates of the parameters), seconds."
+        )
+        report(out)
+
+
+def run(
+    spec: Annotated[Path, typer.Argument(metavar="SPEC.toml", help="What to compare.")],
+    out: Out = None,
+    jobs: Jobs = None,
+    executor: Executor = ExecutorName.local,
+    time_limit: Annotated[
+        float | None,
+        typer.Option(min=0.001, help="Seconds that one run may take, its data loaded."),
+    ] = None,
+    memory_limit: Annotated[
+        float | None,
+        typer.Option(
+            min=0.001, help="Gigabytes that one run may take; a run that wants more fails."
+        ),
+    ] = None,
+    checkpoint_seconds: Annotated[
+        float, typer.Option(min=0.0, help="How often a long run keeps a checkpoint.")
+    ] = 30.0,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Id of a run to do, or its beginning; may be repeated.")
+    ] = None,
+    track: Annotated[
+        list[str] | None, typer.Option(help="Log to a tracker too, e.g. tensorboard.")
+    ] = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Run every problem × method × seed of SPEC.toml.
+
+    What is finished is never run again: give the same command to go on after an interruption or
+    to try failed runs once more. Several runners may share one directory.
+
+    Examples:
+
+        targetopt run examples/quickstart.toml
+
+        targetopt run grid.toml --dry-run
+
+        targetopt run grid.toml --jobs 8 --out results/grid --time-limit 600
+
+        targetopt run grid.toml --executor ray --out /shared/grid
+
+        targetopt run results/grid/spec.toml --only 3f2a9c --out redo
+    """
+    with clear_errors(), interruptible():
+        from targetopt.lab.run.plan import Plan
+        from targetopt.lab.run.progress import ShownRuns
+        from targetopt.lab.run.runner import run as run_experiment
+        from targetopt.lab.spec.experiment import Experiment
+        from targetopt.lab.store.directory import Store
+
+        experiment = Experiment.read(spec)
+        directory = out or Path("results") / spec.stem
+        if dry_run:
+            plan = Plan(experiment, Store(directory), tuple(only or ()))
+            foresee({experiment.name: plan}, time_limit)
+            return
+        announce(f"{experiment.name}: results go to {directory}")
+        summary = run_experiment(
+            experiment,
+            directory,
+            jobs=jobs,
+            executor=executor.value,
+            time_limit=time_limit,
+            memory_limit=memory_limit,
+            checkpoint_seconds=checkpoint_seconds,
+            only=tuple(only or ()),
+            trackers=tuple(track or ()),
+            display=ShownRuns(console),
+        )
+        conclude(summary)
+        announce(f"Next: targetopt report {shlex.quote(str(directory))}")
+        if summary.statuses.get("failed") or summary.statuses.get("timeout"):
+            raise typer.Exit(1)
+
+
+def list_(
+    what: Annotated[What | None, typer.Argument(help="One kind; all if left out.")] = None,
+) -> None:
+    """List the problems, methods and figures that specifications and commands can name.
+
+    Examples:
+
+        targetopt list
+
+        targetopt list methods
+    """
+    tables: dict[What, Callable[[], RenderableType]] = {
+        What.problems: _problem_table,
+        What.methods: _method_table,
+        What.figures: _figures,
+    }
+    with clear_errors():
+        for kind in [what] if what else list(What):
+            console.print(tables[kind](), soft_wrap=True)
+
+
+def _problem_table() -> Table:
+    from targetopt.lab import problems
+
+    table = Table("problem", "what it is", "options", box=None)
+    for name in problems.names():
+        declared = problems.declaration(name)
+        options = ", ".join(f"{key}={item.default!r}" for key, item in declared.options.items())
+        table.add_row(name, declared.description, options)
+    return table
+
+
+def _method_table() -> Group:
+    from targetopt import registry
+    from targetopt.lab.run import imitation as imitation  # its methods are registered
+    from targetopt.lab.spec.methods import METHODS, InnerName, MethodSpec, ScheduleName
+
+    def options(method: type[MethodSpec], besides: Container[str] = ()) -> str:
+        known = method.options().items()
+        return ", ".join(f"{key}={value!r}" for key, value in known if key not in besides)
+
+    table = Table("method", "what it is", "options", box=None)
+    for name, method in METHODS.items():
+        table.add_row(name, method.about, options(method, besides=MethodSpec.options()))
+    choices = {
+        "every method": options(MethodSpec),
+        "rule": ", ".join(registry.rules),
+        "inner": ", ".join(get_args(InnerName)),
+        "schedule": ", ".join(get_args(ScheduleName)),
+    }
+    return Group(table, "", *(f" {what}: {known}" for what, known in choices.items()))
+
+
+def _figures() -> str:
+    from targetopt.lab.studies.paper import figures
+
+    rows = [f"  {name:<30} {figures.title(name)}" for name in figures.names()]
+    return "\n".join(["figures: targetopt reproduce NAME", *rows])

@@ -1,0 +1,60 @@
+"""``targetopt report`` and ``targetopt status``: what a result directory says."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from targetopt.lab.cli.shared import clear_errors, console
+
+Directory = Annotated[Path, typer.Argument(help="A result directory.")]
+
+
+class Axis(StrEnum):
+    """What curves are drawn against, in the order of :data:`targetopt.lab.report.lines.X_AXES`."""
+
+    oracle_calls = "oracle_calls"
+    inner_steps = "inner_steps"
+    epoch = "epoch"
+    wall_time = "wall_time"
+    cost = "cost"
+
+
+def report(
+    directory: Directory,
+    x: Annotated[
+        Axis, typer.Option(help="What curves are drawn against; the page can change it.")
+    ] = Axis.oracle_calls,
+    tau: Annotated[
+        float,
+        typer.Option(min=1, max=1e4, help="Cost of an oracle call in inner steps, for --x cost."),
+    ] = 100.0,
+) -> None:
+    """Write report.html, figures as png and pdf, and tables as csv.
+
+    Examples:
+
+        targetopt report results/grid
+
+        targetopt report results/grid --x cost --tau 1000
+    """
+    with clear_errors():
+        from targetopt.lab.report import page as reporting
+
+        path = reporting.write(directory, open_x=x.value, tau=tau)
+        console.print("Report:", Text(str(path.resolve())), soft_wrap=True, highlight=False)
+
+
+def status(directory: Directory) -> None:
+    """Show what is done, running and failed, with the reasons.
+
+    Examples:
+
+        targetopt status results/grid
+    """
+    with clear_errors():
+        from targetopt.lab.store.status import describe
+
+        console.print(describe(directory), soft_wrap=True)

@@ -1,0 +1,40 @@
+"""Problems by name: data + model + loss + metrics. See ``docs/problems.md``.
+
+>>> from targetopt.lab import problems
+>>> problem = problems.get("breast_cancer")
+>>> model = problem.model(seed=0)
+>>> z = problem.forward(model, index=[0, 1, 2])()
+>>> problem.oracle(index=[0, 1, 2]).query(z.detach()).losses.shape
+torch.Size([3])
+"""
+
+from targetopt.lab.problems import imitation, networks, quadratics, supervised, twins
+from targetopt.lab.problems.base import LinearData, Problem
+from targetopt.lab.problems.linear import LinearProblem
+from targetopt.lab.problems.registry import (
+    Declaration,
+    declaration,
+    get,
+    names,
+    register,
+    unregister,
+)
+from targetopt.reference import Reference
+
+__all__ = [
+    "Declaration",
+    "LinearData",
+    "LinearProblem",
+    "Problem",
+    "Reference",
+    "declaration",
+    "get",
+    "imitation",
+    "names",
+    "networks",
+    "quadratics",
+    "register",
+    "supervised",
+    "twins",
+    "unregister",
+]

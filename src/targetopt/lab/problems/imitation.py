@@ -1,0 +1,300 @@
+"""Imitation as a problem of the experiment engine: the parts of an `imitation.Training`, by their options.
+
+A step of a run is a round of that training.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor, nn
+
+from targetopt.baselines.smoothness import linear_smoothness
+from targetopt.imitation.expert import Expert, NetworkExpert, load_expert
+from targetopt.imitation.measuring.measure import MEASURED_SEED, Measurement
+from targetopt.imitation.measuring.reachable import BATCH, best_loss
+from targetopt.imitation.policies.learner import Asked
+from targetopt.imitation.policies.policy import GaussianPolicy
+from targetopt.imitation.rounds import Training
+from targetopt.imitation.simulation.behaviour import Behaviour, Mixture, mixture, noisy
+from targetopt.imitation.simulation.environment import Environment
+from targetopt.imitation.simulation.gather import Gatherer, make_gatherer
+from targetopt.imitation.teacher import labelled
+from targetopt.imitation.update import Update, targets
+from targetopt.lab.problems.base import BatchSize, Problem, as_rows
+from targetopt.lab.problems.registry import register
+from targetopt.lab.problems.session import Session
+from targetopt.losses import GaussianKL
+from targetopt.oracle import LossOracle, Oracle
+from targetopt.reference import Reference
+from targetopt.types import BadArgument, Forward, positive_int
+
+if TYPE_CHECKING:
+    from targetopt.lab.spec.config import RunConfig
+
+PolicyClass = Literal["mlp", "linear"]
+BehaviourName = Literal["cloning", "online", "dagger"]
+GathererName = Literal["auto", "gymnasium", "torch"]
+
+_WORDS = {"mlp": "MLP", "torch": "torch loop", "gymnasium": "Gymnasium loop"}
+
+
+class ImitationProblem(Problem):
+    """Learn what an expert does, in states that the expert or the learner visits.
+
+    What runs learn from is gathered round by round (:meth:`training`). Its oracle, and what is known of
+    its loss, are of a fixed set of states that the expert visits, the same for every run and every
+    behaviour. The arguments are those of the problem ``"imitation"``, see :func:`imitation`.
+    """
+
+    def __init__(
+        self,
+        environment: str,
+        behaviour: BehaviourName,
+        policy: PolicyClass,
+        expert: str,
+        *,
+        std: float,
+        noise: float | None,
+        gatherer: GathererName,
+        copies: int,
+        burn_in: int | None,
+        held_out: int,
+        evaluate_every: int,
+        episodes: int,
+    ) -> None:
+        if evaluate_every < 0:
+            raise BadArgument(f"evaluate_every={evaluate_every!r} must be at least 0 (0: never)")
+        if gatherer == "torch" and behaviour != "online":
+            raise BadArgument(
+                f"gatherer='torch' is the learner acting through torch; behaviour={behaviour!r} must be 'online'"
+            )
+        self.environment, self.policy, self.gatherer_name = environment, policy, gatherer
+        driver = replace(mixture(behaviour), learner_noise=noise)
+        self.mixture = TorchLoop(0.0, noise) if gatherer == "torch" else driver
+        self.noise = std if noise is None else noise
+        self.expert = find_expert(environment, expert)
+        self.expert_name = expert
+        self.std = std
+        self.copies = positive_int("copies", copies)
+        self.burn_in = burn_in
+        self.evaluate_every = evaluate_every
+        self.episodes = positive_int("episodes", episodes)
+        self.held_out_size = positive_int("held_out", held_out)
+        space = _space(environment)
+        labelled(self.expert, np.zeros((1, space.observation_size)), space)  # does it fit?
+        self.loss = GaussianKL(torch.zeros(1, space.action_size), std**2)
+        words = [environment.partition("-")[0], behaviour, policy]
+        words += [] if expert == "sac" else [f"{expert} expert"]
+        words += [] if noise is None else [f"noise {noise:g}"]
+        words += [] if gatherer == "auto" else [gatherer]
+        self.label = ", ".join(_WORDS.get(word, word) for word in words)
+
+    # -- what runs learn from -------------------------------------------------------------------
+
+    def gatherer(self, seed: int) -> Gatherer:
+        """Simulators, staggered, that a run of this seed gathers its rounds with."""
+        torch_loop = self.gatherer_name == "torch"
+        return make_gatherer(
+            self.environment,
+            copies=1 if torch_loop else self.copies,
+            seed=seed,
+            fast="auto" if self.gatherer_name == "auto" else False,
+            burn_in=self.burn_in,
+        )
+
+    def training(
+        self, policy: GaussianPolicy, update: Update, *, states: int, seed: int
+    ) -> Training:
+        """A run of ``update`` on rounds of so many states, before its first round."""
+        return Training(
+            self.gatherer(seed),
+            self.expert,
+            policy,
+            update,
+            behaviour=self.mixture,
+            states_per_round=states,
+            measurement=self.measurement,
+        )
+
+    # -- what is measured -----------------------------------------------------------------------
+
+    @property
+    def measurement(self) -> Measurement:
+        """Episodes of the expert: the held-out states, and what returns are compared with."""
+        return _measurement(self.environment, self.expert_name, self.episodes, self.held_out_size)
+
+    def returns(self, policy: GaussianPolicy) -> dict[str, float]:
+        """``mean_return`` of the mean action, and its share of the expert's on the same episodes."""
+        value = self.measurement.evaluate(policy).mean
+        return {"mean_return": value, "return_share": value / self.measurement.expert_return}
+
+    def refused_batch(self, batch_size: BatchSize) -> str | None:
+        """Any number of states will do: a simulator does not run out of them."""
+        if batch_size == "full":
+            return f"{self.name!r} makes its examples as it goes: say how many a step takes"
+        return None
+
+    def session(self, config: RunConfig) -> Session:
+        """A run whose steps are rounds."""
+        from targetopt.lab.run.imitation import ImitationSession
+
+        return ImitationSession(config, self)
+
+    def model(self, seed: int) -> GaussianPolicy:
+        space = _space(self.environment)
+        return GaussianPolicy(
+            space.observation_size,
+            space.action_size,
+            mean=self.policy,
+            std=self.std,
+            low=space.low,
+            high=space.high,
+            seed=seed,
+            environment=self.environment,
+        )
+
+    def forward(self, model: nn.Module, index: ArrayLike | Tensor | None = None) -> Forward:
+        rows = slice(None) if index is None else as_rows(index).numpy()
+        return targets(learner(model), self.measurement.states[rows])
+
+    def oracle(self, index: ArrayLike | Tensor | None = None) -> Oracle:
+        rows = slice(None) if index is None else as_rows(index).numpy()
+        labels = self.measurement.labels[rows]
+        shaped = labels[:, 0] if self.is_linear and labels.shape[1] == 1 else labels
+        return LossOracle(GaussianKL(torch.from_numpy(shaped), self.std**2))
+
+    def metrics(self, model: nn.Module) -> dict[str, float]:
+        return {"loss": self.measurement.loss(learner(model))}
+
+    @property
+    def is_linear(self) -> bool:
+        return self.policy == "linear"
+
+    @cached_property
+    def parameter_smoothness(self) -> float | None:
+        """L_θ = λ_max(mean of [s 1]ᵀ[s 1])/std² of the held-out states; None for an MLP."""
+        if not self.is_linear:
+            return None
+        return linear_smoothness(self.measurement.states, 1.0 / self.std**2, bias=True)
+
+
+@register("imitation", "an expert's actions in a simulator, gathered round by round (extra [rl])")
+def imitation(
+    environment: str = "Hopper-v5",
+    behaviour: BehaviourName = "online",
+    policy: PolicyClass = "mlp",
+    expert: str = "sac",
+    std: float = 1.0,
+    noise: float | None = None,
+    gatherer: GathererName = "auto",
+    copies: int = 20,
+    burn_in: int | None = None,
+    held_out: int = 2000,
+    evaluate_every: int = 5,
+    episodes: int = 10,
+) -> ImitationProblem:
+    """Imitation of an expert in a continuous-control environment (paper §5 and App. E.6).
+
+    A step is a round of ``batch_size`` states, an epoch one round; ``loss`` is the policy loss on
+    the states of the round that begins, before the policy is updated on them.
+
+    Args:
+        environment: a Gymnasium id.
+        behaviour: who drives: the expert (``"cloning"``), the learner (``"online"``), or first the one
+            and then the other (``"dagger"``).
+        policy: the mean of the learner: ``"mlp"`` (256, 256, relu) or ``"linear"``.
+        expert: ``"sac"`` or ``"ppo"`` for those that come with the package, or the path of an expert file.
+        std: of the policies.
+        noise: standard deviation of the learner's actions when it drives; None: ``std``, as in the paper.
+        gatherer: ``"auto"``, batched simulators where there are some; ``"gymnasium"``, a loop over environments
+            with a numpy policy; ``"torch"``, a loop over one environment with the torch policy, as in the
+            paper.
+        copies: of the environment, taking turns.
+        burn_in: the longest time in steps that a copy runs before the first round; None: one episode.
+        held_out: states in the held-out set, at most.
+        evaluate_every: rounds between two evaluations of the return; 0 for none at all.
+        episodes: episodes per evaluation, and of the expert that held-out states are taken from.
+    """
+    return ImitationProblem(
+        environment,
+        behaviour,
+        policy,
+        expert,
+        std=std,
+        noise=noise,
+        gatherer=gatherer,
+        copies=copies,
+        burn_in=burn_in,
+        held_out=held_out,
+        evaluate_every=evaluate_every,
+        episodes=episodes,
+    )
+
+
+def best_reachable(
+    problem: ImitationProblem, driver: Mixture | str, states: int, *, passes: int
+) -> Reference:
+    """The best loss of the problem's policy class in states that a perfect learner would visit.
+
+    Where ``driver`` is the learner (β = 0), its place is taken by the expert's mean with the learner's
+    noise, else the expert drives. A network is fitted in as many steps as go over the states ``passes`` times.
+    """
+    learner_drives = mixture(driver).share(1) == 0.0
+    behaviour = noisy(problem.expert, problem.noise if learner_drives else 0.0)
+    gatherer = problem.gatherer(MEASURED_SEED)
+    try:
+        batch = gatherer.gather(states, behaviour, problem.expert)
+    finally:
+        gatherer.close()
+    steps = max(1, passes * states // BATCH)
+    return best_loss(problem.model(0), batch.states, batch.labels, steps=steps)
+
+
+@lru_cache(maxsize=8)
+def find_expert(environment: str, expert: str) -> NetworkExpert:
+    """The expert of a family, or the one in a file."""
+    if expert.endswith(".safetensors"):
+        return load_expert(expert)
+    return load_expert(environment, family=expert)
+
+
+@lru_cache(maxsize=4)
+def _measurement(environment: str, expert: str, episodes: int, held_out: int) -> Measurement:
+    return Measurement(
+        Environment(environment),
+        find_expert(environment, expert),
+        episodes=episodes,
+        seed=MEASURED_SEED,
+        held_out=held_out,
+    )
+
+
+@lru_cache(maxsize=8)
+def _space(environment: str) -> Environment:
+    return Environment(environment)
+
+
+def learner(model: nn.Module) -> GaussianPolicy:
+    """The model of an imitation problem, known to be one."""
+    if not isinstance(model, GaussianPolicy):
+        raise BadArgument(
+            f"model is a {type(model).__name__}; this problem's model is a GaussianPolicy. Make one with "
+            "problem.model(seed)."
+        )
+    return model
+
+
+@dataclass(frozen=True)
+class TorchLoop(Mixture):
+    """The learner drives and is asked through torch, state by state: how the paper's code acts."""
+
+    def at(self, t: int, policy: GaussianPolicy, expert: Expert) -> Behaviour:
+        return noisy(
+            Asked(policy), policy.std if self.learner_noise is None else self.learner_noise
+        )

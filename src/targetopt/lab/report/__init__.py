@@ -1,0 +1,1 @@
+"""What a reader sees: one HTML page, figures and tables of a result directory."""

@@ -1,0 +1,192 @@
+"""The report of a result directory: one page that opens from disk, figures and tables beside it."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import tomllib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import numpy as np
+
+from targetopt.lab.report import lines, multiples, payload, plots
+from targetopt.lab.report.lines import ReportError, Results
+from targetopt.lab.report.plots import Picture
+from targetopt.lab.run import tuning
+from targetopt.lab.statistics import summary, verdicts
+from targetopt.lab.store.files import write_whole
+
+_ASSETS = Path(__file__).with_name("assets")
+
+
+def write(
+    directory: str | Path,
+    *,
+    open_x: str = "oracle_calls",
+    tau: float = 100.0,
+    further: Sequence[Picture] = (),
+) -> Path:
+    """Write ``report.html``, ``figures/*.png|pdf`` and ``tables/*.csv`` into a result directory.
+
+    The page holds everything it shows: it needs no network, no server and none of the other files.
+    Runs that have not ended are counted, not drawn; write the report again as they come in.
+
+    Args:
+        directory: what ``targetopt run`` wrote to.
+        open_x: the x-axis of the figures, and of the page when it opens: ``oracle_calls``,
+            ``inner_steps``, ``epoch``, ``wall_time`` or ``cost``, which is
+            oracle_calls · τ + inner_steps.
+        tau: τ, the cost of one oracle call in inner steps, from 1 to 10 000.
+        further: pictures that lie in ``figures`` already, to be listed before the others.
+
+    Returns:
+        The path of the page.
+    """
+    if open_x not in lines.X_AXES:
+        raise ReportError(f"open_x={open_x!r} must be one of {', '.join(lines.X_AXES)}.")
+    if not 1 <= tau <= 1e4:
+        raise ReportError(f"tau={tau!r} must lie between 1 and 10000, as the page's slider does.")
+    results = lines.gather(directory)
+    spec = _spec(results.directory)
+    judged = verdicts.read(results.directory)
+    finals = {
+        metric: [summary.panel_finals(panel, metric) for panel in results.panels]
+        for metric in results.metrics
+    }
+    tables = summary.write_tables(results, finals, axis=open_x, tau=tau)
+    pictures = [*further, *plots.draw_all(results, axis=open_x, tau=tau)]
+    script = "\n".join((_ASSETS / name).read_text("utf-8") for name in ("chart.js", "report.js"))
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_ASSETS),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(number=number, duration=duration)
+    page = environment.get_template("report.html.j2").render(
+        results=results,
+        title=_title(results, spec),
+        statuses=Counter(manifest["status"] for manifest in _distinct_runs(results)),
+        standings=summary.standings(results, next(iter(finals.values()), [])),
+        finals=finals,
+        facts=_facts(results),
+        spec=spec,
+        failures=_failures(results),
+        judged=judged,
+        pictures=pictures,
+        choices=tuning.read(results.directory),
+        tables=tables,
+        style=(_ASSETS / "report.css").read_text("utf-8"),
+        script=script,
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        payload=payload.embed(results, axis=open_x, tau=tau),
+    )
+    path = results.directory / "report.html"
+    write_whole(path, page.encode())
+    return path
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """A number as tables show it.
+
+    >>> number(0.052341), number(1.5e-7), number(float("inf")), number(12345.0)
+    ('0.0523', '1.5·10⁻⁷', '∞', '12300')
+    """
+    if value is None or np.isnan(value):
+        return "–"
+    if np.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    if value == 0 or 1e-3 <= abs(value) < 1e5:
+        shown = f"{value:.{digits}g}"
+        text = f"{float(shown):.0f}" if "e" in shown else shown
+    else:
+        mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
+        text = f"{float(mantissa):g}·10{multiples.superscript(int(exponent))}"
+    return text.replace("-", "−")
+
+
+def duration(seconds: float) -> str:
+    """Seconds in the unit people would say them in.
+
+    >>> duration(0.25), duration(75), duration(7300)
+    ('0.25 s', '1 min 15 s', '2 h 1 min')
+    """
+    if seconds < 60:
+        return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
+    if seconds < 3600:
+        return f"{int(seconds // 60)} min {int(seconds % 60)} s"
+    return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60)} min"
+
+
+def _title(results: Results, spec: str | None) -> str:
+    """The specification's name, or the directory's."""
+    name = None
+    if spec is not None:
+        with contextlib.suppress(tomllib.TOMLDecodeError):
+            name = tomllib.loads(spec).get("name")
+    return str(name or results.directory.resolve().name)
+
+
+def _failures(results: Results) -> list[tuple[str, str, str, dict[str, list[int]]]]:
+    """Runs that did not end well: status, method, panel, and reasons with the seeds they struck."""
+    found: dict[tuple[str, str, str], dict[str, list[int]]] = {}
+    for panel, line in results.drawn():
+        for run in line.ended:
+            status = run.manifest["status"]
+            if status != "done":
+                key = (status, results.methods[line.method].label, panel.title)
+                reason = str(run.manifest.get("reason") or "no reason given")
+                found.setdefault(key, {}).setdefault(reason, []).append(run.manifest["seed"])
+    return [(*key, reasons) for key, reasons in found.items()]
+
+
+def _facts(results: Results) -> list[tuple[str, list[str]]]:
+    """What was run and on what; a fact that differs between runs is listed once per value."""
+    manifests = _distinct_runs(results)
+    total = sum(float(m.get("duration") or 0.0) for m in manifests)
+    counted = ("oracle_calls", "inner_steps")
+    spent = {c: sum(int(m.get("counts", {}).get(c) or 0) for m in manifests) for c in counted}
+    started = sorted(str(m["started"]) for m in manifests if m.get("started"))
+    facts = [
+        ("Problems", results.problems),
+        ("Batch sizes", results.batches),
+        ("Seeds", [", ".join(str(s) for s in sorted({m["seed"] for m in manifests}))]),
+        ("Epochs", _distinct(m.get("epochs") for m in manifests)),
+        ("Compute", [f"{duration(total)} over {len(manifests)} runs"]),
+        ("Oracle calls", [f"{spent['oracle_calls']:,} in all"]),
+        ("Inner steps", [f"{spent['inner_steps']:,} in all"]),
+        ("Started", [" … ".join(dict.fromkeys((started[0], started[-1])))] if started else []),
+        ("Versions", _distinct(_pairs(m.get("versions")) for m in manifests)),
+        ("Commit", _distinct(m.get("commit") for m in manifests)),
+        ("Machine", _distinct(_pairs(m.get("machine")) for m in manifests)),
+    ]
+    return [(name, values) for name, values in facts if values]
+
+
+def _distinct_runs(results: Results) -> list[Mapping[str, Any]]:
+    """Manifests, each run once: one may be shown as several methods, by itself and as the tuned one."""
+    return list({run.manifest["id"]: run.manifest for run in results.runs}.values())
+
+
+def _distinct(values: Iterable[object]) -> list[str]:
+    counts = Counter(str(value) for value in values if value not in (None, ""))
+    if len(counts) < 2:
+        return list(counts)
+    return [f"{value} ({n} runs)" for value, n in counts.most_common()]
+
+
+def _pairs(entry: Any) -> str:
+    if not isinstance(entry, Mapping):
+        return str(entry or "")
+    return ", ".join(f"{key} {value}" for key, value in entry.items())
+
+
+def _spec(directory: Path) -> str | None:
+    path = directory / "spec.toml"
+    return path.read_text("utf-8") if path.exists() else None

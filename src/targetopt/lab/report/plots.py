@@ -1,0 +1,347 @@
+"""Which figures a directory makes: curves, a row per target-space rule, the cost of a level, profiles."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from targetopt.lab.report import multiples
+from targetopt.lab.report.lines import (
+    TAUS,
+    Line,
+    Panel,
+    Results,
+    band,
+    better,
+    cost_to_reach,
+    level,
+)
+from targetopt.lab.report.multiples import Entry, Painter, Place
+from targetopt.lab.statistics.profiles import profile
+from targetopt.lab.store.files import explained
+
+AXIS_TITLES = {
+    "oracle_calls": "oracle calls",
+    "inner_steps": "inner steps",
+    "epoch": "epochs",
+    "wall_time": "wall time (s)",
+}
+RULE_TITLES = {
+    "gradientstep": "gradient step",
+    "linesearch": "line search",
+    "adagrad": "AdaGrad",
+    "adagradnorm": "AdaGrad-Norm",
+    "newton": "Newton",
+    "mirrordescent": "mirror descent",
+    "ftrl": "FTRL",
+}
+
+
+PRICES = (1.0, 10.0, 100.0, 1000.0)
+"""Oracle costs τ for which curves are drawn against the modelled cost."""
+
+OURS = ("curves-", "rules-", "cost-", "price-", "profile-")
+"""How the names of figures begin: what else lies in the folder is somebody else's."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure on disk, ``DIR/figures/<name>.png`` and ``.pdf``, and what it shows."""
+
+    name: str
+    title: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell(Place):
+    """A panel of a figure, and the lines it shows."""
+
+    panel: Panel
+    lines: Sequence[Line]
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A figure about to be drawn: its cells, the titles of rows and columns, and who paints a cell."""
+
+    picture: Picture
+    cells: Sequence[Cell]
+    rows: Sequence[str]
+    columns: Sequence[str]
+    paint: Painter[Cell]
+
+
+def draw_all(results: Results, *, axis: str, tau: float) -> list[Picture]:
+    """Write every figure to ``DIR/figures``, and take away those that an earlier report left there.
+
+    One a metric, rows problems and columns batch sizes, and one a further panel. For the first metric also
+    one a problem with a row for each target-space rule (the paper's figure 2), what reaching a
+    common level costs, for each batch size the curves against modelled cost for some τ, and, over all
+    of them, how often a method is nearly the cheapest.
+    """
+    folder = results.directory / "figures"
+    with explained(folder):
+        folder.mkdir(exist_ok=True)
+    sheets = [sheet for sheet in _sheets(results, axis, tau) if sheet.cells]
+    for sheet in sheets:
+        _save(results, sheet)
+    kept = {sheet.picture.name for sheet in sheets}
+    for path in folder.iterdir():
+        ours = path.stem.startswith(OURS) and path.suffix in (".png", ".pdf")
+        if ours and path.stem not in kept:
+            path.unlink()
+    return [sheet.picture for sheet in sheets]
+
+
+def _sheets(results: Results, axis: str, tau: float) -> Iterator[Sheet]:
+    against = axis_title(axis, tau)
+    main = next(iter(results.figures.values()))
+    for metric in results.metrics:
+        title = f"{words(metric)} against {against}".capitalize()
+        painter = _curves(results, metric, axis, tau)
+        picture = Picture(f"curves-{slug(metric)}", title)
+        yield _measured(_by_problem(results, main, picture, painter), metric)
+    for metric in results.metrics[:1]:
+        painter = _curves(results, metric, axis, tau)
+        for panel, members in list(results.figures.items())[1:]:
+            picture = Picture(f"curves-{slug(metric)}-{slug(panel)}", f"{panel}: {words(metric)}")
+            yield _measured(_by_problem(results, members, picture, painter), metric)
+        groups = rules(results)
+        for problem, label in enumerate(results.problems) if len(groups) > 1 else ():
+            name = f"rules-{slug(metric)}-{problem + 1}-{slug(label)}"
+            title = f"{words(metric).capitalize()} on {label}, a row for each target-space rule"
+            cells = _by_rule(results, problem, groups)
+            titles = [rule for rule, _ in groups]
+            sheet = Sheet(Picture(name, title), cells, titles, results.batches, painter)
+            yield _measured(sheet, metric)
+        yield from _by_cost(results, main, metric)
+
+
+def _by_cost(results: Results, main: list[int], metric: str) -> Iterator[Sheet]:
+    """What reaching a common level costs, and curves against cost, a column for each τ."""
+    title = f"Modelled cost of reaching a common {words(metric)}, against τ"
+    whole = _by_problem(
+        results, main, Picture(f"cost-{slug(metric)}", title), _costs(results, metric)
+    )
+    whole = _measured(whole, metric)
+    reachable = [cell for cell in whole.cells if level(cell.panel, metric) is not None]
+    yield replace(whole, cells=reachable)
+    painters = [_curves(results, metric, "cost", each) for each in PRICES]
+
+    def paint(ax: Any, cell: Cell) -> tuple[str, str]:
+        return "oracle calls × τ + inner steps", painters[cell.column](ax, cell)[1]
+
+    for batch, size in enumerate(results.batches):
+        panels = [panel for panel in results.panels if panel.batch == batch]
+        cells = [
+            Cell(row=panel.problem, column=column, panel=panel, lines=_among(panel, main))
+            for panel in panels
+            for column in range(len(PRICES))
+        ]
+        picture = Picture(
+            f"price-{slug(metric)}-{slug(size)}",
+            f"{words(metric).capitalize()} against modelled cost, {size}, a column for each τ",
+        )
+        yield _measured(Sheet(picture, cells, results.problems, _prices(), paint), metric)
+    yield from _profiles(results, main, metric)
+
+
+def _profiles(results: Results, main: list[int], metric: str) -> Iterator[Sheet]:
+    found = [profile(results, main, metric, price) for price in PRICES]
+    drawn = {column: each for column, each in enumerate(found) if each is not None}
+    if not drawn:
+        return
+
+    def paint(ax: Any, cell: Cell) -> tuple[str, str]:
+        ax.set_xscale("log")
+        shown = drawn[cell.column]
+        widest = max(float(shown.factors[-1]), 2.0)
+        for method, shares in shown.shares.items():
+            steps = np.append(shares, shares[-1])
+            x = np.repeat(np.append(shown.factors, widest * 1.1), 2)[1:]
+            multiples.plot(ax, x, np.repeat(steps, 2)[:-1], results.methods[method].style, method)
+        ax.set_xlim(1.0, widest * 1.1)
+        ax.set_ylim(-0.03, 1.03)
+        return "cost / lowest cost", "share of the runs"
+
+    panels = next(iter(drawn.values())).panels
+    title = f"How often a method is nearly the cheapest, over {panels} panels, a column for each τ"
+    # A method's line here is all its runs, so that the legend says who diverged anywhere.
+    everything = [
+        Line(i, [r for _, line in results.drawn() if line.method == i for r in line.ended])
+        for i in main
+    ]
+    cells = [
+        Cell(row=0, column=column, panel=results.panels[0], lines=everything) for column in drawn
+    ]
+    row = f"{panels} panels"
+    yield Sheet(Picture(f"profile-{slug(metric)}", title), cells, [row], _prices(), paint)
+
+
+def _prices() -> list[str]:
+    return [f"τ = {price:g}" for price in PRICES]
+
+
+def _by_problem(
+    results: Results, members: list[int], picture: Picture, paint: Painter[Cell]
+) -> Sheet:
+    """Rows problems, columns batch sizes; four to a row when each problem has a single batch size."""
+    if len(results.panels) == len(results.problems):
+        cells = [
+            Cell(
+                row=k // 4,
+                column=k % 4,
+                panel=p,
+                lines=_among(p, members),
+                title=f"{results.problems[p.problem]}\n{results.batches[p.batch]}",
+            )
+            for k, p in enumerate(results.panels)
+        ]
+    else:
+        cells = [
+            Cell(row=p.problem, column=p.batch, panel=p, lines=_among(p, members))
+            for p in results.panels
+        ]
+    return Sheet(picture, cells, results.problems, results.batches, paint)
+
+
+def _measured(sheet: Sheet, metric: str) -> Sheet:
+    """The sheet without the cells that nothing would be drawn in: some problems lack an optimum to compare with."""
+    cells = [cell for cell in sheet.cells if any(line.with_metric(metric) for line in cell.lines)]
+    return replace(sheet, cells=cells)
+
+
+def _among(panel: Panel, members: list[int]) -> list[Line]:
+    return [line for line in panel.lines if line.method in members]
+
+
+def _by_rule(results: Results, problem: int, groups: list[tuple[str, list[int]]]) -> list[Cell]:
+    """Rows rules, columns batch sizes; four to a row when the problem has a single batch size."""
+    panels = [panel for panel in results.panels if panel.problem == problem]
+    cells = []
+    for k, (title, members) in enumerate(groups):
+        for panel in panels:
+            shown = [line for line in panel.lines if line.method in members]
+            if len(panels) == 1:
+                cells.append(Cell(row=k // 4, column=k % 4, panel=panel, lines=shown, title=title))
+            else:
+                cells.append(Cell(row=k, column=panel.batch, panel=panel, lines=shown))
+    return cells
+
+
+def rules(results: Results) -> list[tuple[str, list[int]]]:
+    """Target-space rules, each with the methods shown beside it: its SSO variants, all baselines."""
+    main = [(i, results.methods[i].rule) for i in next(iter(results.figures.values()))]
+    names = dict.fromkeys(rule for _, rule in main if rule is not None)
+    return [
+        (f"SSO {RULE_TITLES.get(name, name)}", [i for i, rule in main if rule in (None, name)])
+        for name in names
+    ]
+
+
+def axis_title(axis: str, tau: float) -> str:
+    """
+    >>> axis_title("cost", 100.0)
+    'oracle calls × 100 + inner steps'
+    """
+    return f"oracle calls × {tau:g} + inner steps" if axis == "cost" else AXIS_TITLES[axis]
+
+
+def words(metric: str) -> str:
+    """
+    >>> words("grad_norm")
+    'grad norm'
+    """
+    return metric.replace("_", " ")
+
+
+def slug(text: str) -> str:
+    """A file name from any text.
+
+    >>> slug("Mushrooms <b>, m=1/2"), slug("损失")
+    ('mushrooms-b-m-1-2', 'x')
+    """
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:60] or "x"
+
+
+def legend(results: Results, cells: Sequence[Cell]) -> tuple[list[Entry], str]:
+    """The methods that are shown, and what the mark means that some of them have."""
+    shown = sorted({line.method for cell in cells for line in cell.lines})
+    marks = {"diverged": ("†", "diverged"), "timeout": ("‡", "was cut short by the time limit")}
+    marked = {
+        (line.method, status)
+        for cell in cells
+        for line in cell.lines
+        for status in {run.manifest["status"] for run in line.runs} & marks.keys()
+    }
+    entries = []
+    for i in shown:
+        signs = [f" {mark}" for status, (mark, _) in marks.items() if (i, status) in marked]
+        entries.append(Entry(results.methods[i].label + "".join(signs), results.methods[i].style))
+    met = {status for _, status in marked}
+    notes = [f"{mark} {what}" for status, (mark, what) in marks.items() if status in met]
+    return entries, "; ".join(notes) + " with at least one seed" if notes else ""
+
+
+def _save(results: Results, sheet: Sheet) -> None:
+    entries, note = legend(results, sheet.cells)
+    path = results.directory / "figures" / sheet.picture.name
+    multiples.save(path, sheet.cells, sheet.rows, sheet.columns, entries, sheet.paint, note)
+
+
+def _curves(results: Results, metric: str, axis: str, tau: float) -> Painter[Cell]:
+    log = results.log_by_default(metric)
+
+    def paint(ax: Any, cell: Cell) -> tuple[str, str]:
+        ax.set_xscale("log")
+        ax.set_yscale("log" if log else "linear")
+        starts, ends = [], []
+        for line in cell.lines:
+            curve = band(line, metric, axis, tau)
+            if curve is None:
+                continue
+            style = results.methods[line.method].style
+            low, mid, high = (
+                multiples.drawable(v, log) for v in (curve.low, curve.mid, curve.high)
+            )
+            # The start, 0 calls, has no place on a log axis.
+            x = np.where(curve.x > 0, curve.x, np.nan)
+            if curve.seeds > 1:
+                multiples.fill(ax, x, low, high, style)
+            multiples.plot(ax, x, mid, style, line.method)
+            starts.append(float(curve.mid[0]))
+            seen = curve.mid[np.isfinite(x) & np.isfinite(curve.mid) & np.isfinite(mid)]
+            ends += [float(seen.min()), float(seen.max())] if seen.size else []
+        if ends:
+            highest = max(starts) if better(metric) == "lower" else None
+            multiples.limit(ax, min(ends), max(ends), highest, log)
+        return axis_title(axis, tau), words(metric)
+
+    return paint
+
+
+def _costs(results: Results, metric: str) -> Painter[Cell]:
+    sign = "≤" if better(metric) == "lower" else "≥"
+
+    def paint(ax: Any, cell: Cell) -> tuple[str, str]:
+        ax.set_xscale("log")
+        ax.set_yscale("log")
+        goal = level(cell.panel, metric)
+        assert goal is not None  # cells without a level are not drawn
+        spent = [cost_to_reach(line, metric, goal, TAUS) for line in cell.lines]
+        for line, costs in zip(cell.lines, spent, strict=True):
+            if np.isfinite(costs).all() and costs.all():
+                style = results.methods[line.method].style
+                multiples.plot(ax, TAUS, costs, style, line.method)
+        reached = [c for costs in spent for c in costs if np.isfinite(c) and c > 0]
+        if reached:
+            multiples.limit(ax, min(reached), max(reached), None, True)
+        text = f"{words(metric)} {sign} {goal:.3g}"
+        ax.text(0.97, 0.04, text, transform=ax.transAxes, ha="right", fontsize=7, color="#444444")
+        return "τ, cost of an oracle call", "cost to reach it"
+
+    return paint

@@ -1,0 +1,75 @@
+"""How long runs will take: a few steps of each kind are made, and timed."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from targetopt.lab.run.execute import record_steps
+from targetopt.lab.spec.config import RunConfig
+from targetopt.lab.spec.problem_options import load_problem
+from targetopt.types import Diverged
+
+SAMPLE = 0.1
+"""Seconds of work, at least, from which the duration of a run is told (unless it takes less)."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """CPU seconds of a step and of a record, how many steps make an epoch, and whether each is recorded."""
+
+    step: float
+    record: float
+    steps_per_epoch: int
+    records_all: bool = False
+
+    def seconds(self, epochs: int) -> float:
+        """Of a run of so many epochs."""
+        steps = epochs * self.steps_per_epoch
+        records = record_steps(steps, self.steps_per_epoch, all_of_them=self.records_all)
+        return steps * self.step + len(records) * self.record
+
+
+def kind(run: RunConfig) -> str:
+    """Runs of one kind take equally long an epoch: what they differ in is numbers, as step sizes."""
+    method = run.method.resolved()
+    matters = {key: method.get(key) for key in ("name", "rule", "inner", "m")}
+    return json.dumps([dict(run.problem), run.batch_size, run.engine, matters], sort_keys=True)
+
+
+def forecast(runs: Iterable[RunConfig]) -> dict[str, float]:
+    """CPU seconds of each run, by id: of its steps and its records, extrapolated from the first ones."""
+    paces: dict[str, Pace] = {}
+    found = {}
+    for run in runs:
+        if kind(run) not in paces:
+            paces[kind(run)] = measure(run)
+        found[run.id] = paces[kind(run)].seconds(run.epochs)
+    return found
+
+
+def measure(run: RunConfig) -> Pace:
+    """The pace of a run, from its first steps."""
+    session = load_problem(run.problem).session(run)
+    session.metrics()  # reads what it needs, the reference optimum for one
+    step, stride, pace = 0, 1, 0.0
+    counted, spent = 0, 0.0
+    while step < session.total_steps and spent < SAMPLE:
+        before, began = step, time.process_time()
+        try:
+            step = session.advance(step, min(step + stride, session.total_steps))
+        except Diverged:  # early; how many steps of this stride were made is not known
+            break
+        took = time.process_time() - began
+        if before > 0:
+            counted, spent = counted + step - before, spent + took
+            pace = spent / counted
+        else:  # the first also prepares what the others find ready, the order of the columns for one
+            pace = took / step
+        stride *= 2
+    made = time.process_time()
+    session.metrics()
+    record = time.process_time() - made
+    return Pace(pace, record, session.steps_per_epoch, session.records_all)

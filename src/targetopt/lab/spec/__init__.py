@@ -1,0 +1,1 @@
+"""What is to be compared: experiments from TOML or Python, checked, and the runs they stand for."""

@@ -1,0 +1,1 @@
+"""What many runs say together: aligned curves, aggregates with intervals, profiles, verdicts."""

@@ -1,0 +1,1 @@
+"""The imitation figures of the paper: their claims, pictures and reference levels."""

@@ -1,0 +1,326 @@
+"""What the paper says of its imitation figures, and what it does not ask, as predicates.
+
+Texts follow the captions of Fig. 1, Fig. 3 and App. E.6 and the paragraphs of §5; those that begin with "beyond
+the paper" are ours. ``docs/imitation-study.md`` says how the words are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from targetopt.lab.report.lines import readings
+from targetopt.lab.store.directory import Run
+from targetopt.lab.studies.paper.evidence import (
+    ADAGRAD,
+    ADAM,
+    EVERYWHERE,
+    INNER,
+    SGD,
+    SLS,
+    SSO,
+    TUNED,
+    Array,
+    Case,
+    Evidence,
+    Methods,
+    Where,
+)
+from targetopt.lab.studies.paper.judging import ALWAYS, BEYOND, Claim, Judged
+from targetopt.lab.studies.paper.predicates import (
+    VISIBLE,
+    Alone,
+    Compared,
+    Contest,
+    Pair,
+    Scores,
+    contest,
+    more_steps,
+)
+from targetopt.lab.studies.paper.runtimes import RUNTIME_CLAIMS, On
+
+CONTROL = "Plain steps on the same states"
+"""The further panel with optimisers that take m steps on each round's loss."""
+
+DRASTIC = 2.0
+"""\"Drastically\" is a factor of two in the loss: what a reader of a log plot sees without a ruler."""
+SHARE = 0.01
+"""Returns nearer than one per cent of the expert's tie."""
+LATE = 0.2
+"""The share of the rounds, at the end, over which losses on fresh states are averaged."""
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """What of a run is compared: a number, and the words for it.
+
+    Attributes:
+        words: what it is.
+        of: its value for a run; the worst there is for one that diverged.
+        higher: whether more of it is better; then it is compared by differences, else by ratios.
+    """
+
+    words: str
+    of: Callable[[Run], float]
+    higher: bool = False
+
+    def best(self, cases: list[Case]) -> Array:
+        """The best of some rivals, seed by seed."""
+        values = [case.measure(self.of) for case in cases]
+        return np.asarray(np.max(values, axis=0) if self.higher else np.min(values, axis=0))
+
+
+def _geometric_mean(column: str, share: float) -> Callable[[Run], float]:
+    def of(run: Run) -> float:
+        if run.manifest["status"] == "diverged":
+            return np.inf
+        losses = run.columns[column][1:]  # the first is before any update, the same for all
+        kept = losses[-max(1, round(share * len(losses))) :]
+        return float(np.exp(np.log(np.maximum(kept, np.finfo(float).tiny)).mean()))
+
+    return of
+
+
+def _last_share(run: Run) -> float:
+    diverged = run.manifest["status"] == "diverged"
+    return -np.inf if diverged else float(readings(run, "return_share")[-1])
+
+
+def _best_share(run: Run) -> float:
+    return float(readings(run, "return_share").max())
+
+
+FRESH = Quantity(
+    f"policy loss on fresh states, geometric mean of the last {LATE:.0%} of the rounds",
+    _geometric_mean("loss", LATE),
+)
+ALONG = Quantity(
+    "policy loss on fresh states, geometric mean of all rounds", _geometric_mean("loss", 1.0)
+)
+HELD_OUT = Quantity(
+    f"policy loss on the held-out states, geometric mean of the last {LATE:.0%} of the rounds",
+    _geometric_mean("held_out_loss", LATE),
+)
+RETURN = Quantity("return of the mean action after the last round", _last_share, higher=True)
+
+
+@dataclass(frozen=True)
+class Better(Compared):
+    """A quantity is better than that of every rival, by more than a tie."""
+
+    contests: tuple[Contest, ...]
+    quantity: Quantity = FRESH
+    factor: float = VISIBLE
+    where: Where = EVERYWHERE
+
+    def scores(self, evidence: Evidence) -> Scores:
+        pairs = [pair for each in self.contests for pair in each.pairs(evidence, self.where)]
+        return _compared(pairs, self.quantity, self.factor)
+
+    def describe(self) -> str:
+        return f"{self.quantity.words}, {_margin(self.quantity, self.factor)}"
+
+
+@dataclass(frozen=True)
+class MoreSteps(Alone):
+    """From each m to the next larger one a quantity gets better."""
+
+    methods: Methods
+    quantity: Quantity = FRESH
+    where: Where = EVERYWHERE
+
+    def scores(self, evidence: Evidence) -> Scores:
+        pairs = more_steps(self.methods, evidence, self.where)
+        return _compared(pairs, self.quantity, VISIBLE)
+
+    def describe(self) -> str:
+        return f"{self.quantity.words}, {_margin(self.quantity, VISIBLE)} at the next larger m"
+
+
+@dataclass(frozen=True)
+class Attains(Alone):
+    """The return comes to a share of the expert's in some evaluation."""
+
+    methods: Methods
+    share: float
+    where: Where = EVERYWHERE
+
+    def scores(self, evidence: Evidence) -> Scores:
+        cases = evidence.cases(self.methods, self.where)
+        best = [case.measure(_best_share) for case in cases]
+        return Scores(
+            np.stack([np.asarray(b >= self.share, dtype=float) for b in best], axis=1),
+            [f"{c.label}: {b.min():.0%} of the expert's" for c, b in zip(cases, best, strict=True)],
+            [case.batch_size for case in cases],
+        )
+
+    def describe(self) -> str:
+        return f"return of at least {self.share:.0%} of the expert's in some evaluation"
+
+
+def _margin(quantity: Quantity, factor: float) -> str:
+    if quantity.higher:
+        return f"higher by more than {SHARE:.0%} of the expert's (within it: half)"
+    if factor > VISIBLE:
+        return f"lower by a factor of {factor:g} or more"
+    return "lower by more than 1 % (within 1 %: half)"
+
+
+def _compared(pairs: Sequence[Pair], quantity: Quantity, factor: float) -> Scores:
+    """1 where ours is better by the margin, 0 where it is not; ½ for ties where a tie is all it is."""
+    columns, ratios = [], []
+    for case, others in pairs:
+        ours, theirs = case.measure(quantity.of), quantity.best(others)
+        if quantity.higher:
+            won, lost = ours > theirs + SHARE, theirs > ours + SHARE
+        else:
+            won = ours * factor < theirs
+            lost = theirs * VISIBLE < ours if factor == VISIBLE else ~won
+            ratios.append([1.0 if a == b else a / b for a, b in zip(ours, theirs, strict=True)])
+        columns.append(0.5 + 0.5 * won - 0.5 * lost)
+    cases = [case for case, _ in pairs]
+    return Scores(
+        np.stack(columns, axis=1),
+        [case.label for case in cases],
+        [case.batch_size for case in cases],
+        np.array(ratios).T if ratios else None,
+    )
+
+
+@dataclass(frozen=True)
+class WithStep(Methods):
+    """Methods with this step size."""
+
+    lr: float = 1.0
+
+    def match(self, run: Run) -> bool:
+        return super().match(run) and run.manifest["method"]["lr"] == self.lr
+
+
+STANDARD = (SGD, SLS, ADAM, ADAGRAD)
+TUNED_STANDARD = tuple(replace(method, panel=TUNED) for method in (SGD, ADAM, ADAGRAD))
+ADAM_STEPS = Methods("adam-m", panel=CONTROL)
+SGD_STEPS = Methods("sgd-m", panel=CONTROL)
+ARMIJO_STEPS = WithStep("sso", panel=CONTROL, lr=1.0)
+LINEAR, MLP = On(options={"policy": "linear"}), On(options={"policy": "mlp"})
+HUNDRED, THOUSAND = replace(SSO, m=100), replace(SSO, m=1000)
+
+
+def _paper(quantity: Quantity, what: str) -> Iterator[Claim]:
+    """What all captions say."""
+    yield Claim(
+        f"in all panels SSO outperforms all other online-optimisation algorithms in terms of {what}, for every m",
+        Better(contest(SSO, *STANDARD), quantity),
+        asks=ALWAYS,
+    )
+    yield Claim(
+        f"in all panels SSO with the largest m (1000) outperforms all of them in terms of {what}",
+        Better(contest(THOUSAND, *STANDARD), quantity),
+        asks=ALWAYS,
+    )
+    yield Claim(
+        f"as m increases, so does the performance of SSO in terms of {what}",
+        MoreSteps(SSO, quantity),
+    )
+
+
+def _control() -> Iterator[Claim]:
+    """What is left of the advantage when the others may use their states as often as SSO does."""
+    for name, rivals in (
+        ("Adam", ADAM_STEPS),
+        ("tuned SGD", SGD_STEPS),
+        ("gradient descent with Armijo's rule", ARMIJO_STEPS),
+    ):
+        yield Claim(
+            f"{BEYOND}SSO-m outperforms {name} taking m steps on the loss of the same states (m = 10, 100)",
+            Better(tuple(Contest(replace(SSO, m=m), (replace(rivals, m=m),)) for m in (10, 100))),
+        )
+    yield Claim(
+        f"{BEYOND}SSO with L-BFGS inside (m = 10, 100) outperforms Adam taking m steps on the loss of the same states",
+        Better(contest(Methods("sso", panel=INNER, inner="lbfgs"), ADAM_STEPS)),
+    )
+    yield Claim(
+        f"{BEYOND}m steps of Adam do better on the surrogate (η = ½) than on the loss itself (η = 1)",
+        Better(contest(Methods("sso", panel=INNER, inner="adam"), ADAM_STEPS)),
+    )
+
+
+def _tuned() -> Iterator[Claim]:
+    for m in (100, 1000):
+        yield Claim(
+            f"{BEYOND}SSO-{m}, its step not tuned, outperforms tuned SGD, Adam and Adagrad",
+            Better(contest(replace(SSO, m=m), *TUNED_STANDARD)),
+        )
+
+
+Claims = Sequence[Judged]
+_FIRST: Claims = [
+    *_paper(FRESH, "the policy loss"),
+    Claim(
+        "SSO (m = 100, 1000) drastically outperforms standard algorithms in log-loss as a function of interactions",
+        Better((*contest(HUNDRED, *STANDARD), *contest(THOUSAND, *STANDARD)), ALONG, DRASTIC),
+    ),
+    Claim(
+        "with the linear parameterisation performance improves consistently as m increases",
+        MoreSteps(SSO, where=LINEAR),
+    ),
+    Claim(
+        "with the neural network performance improves consistently as m increases",
+        MoreSteps(SSO, where=MLP),
+    ),
+    Claim(
+        f"{BEYOND}on held-out states of the expert, too, SSO-1000 outperforms all of them",
+        Better(contest(THOUSAND, *STANDARD), HELD_OUT),
+    ),
+    Claim(
+        f"{BEYOND}on held-out states of the expert, too, SSO improves as m increases",
+        MoreSteps(SSO, HELD_OUT),
+    ),
+    *_tuned(),
+    *_control(),
+]
+
+CLAIMS: dict[str, Claims] = {
+    "fig1-oil": _FIRST,
+    "fig1-oil-ppo": _FIRST,
+    "fig3-runtime": RUNTIME_CLAIMS,
+    "figA-oil-mlp": [
+        *_paper(FRESH, "the policy loss"),
+        *_paper(RETURN, "the return"),
+        Claim(
+            f"{BEYOND}online on Hopper, SSO with Adam inside (m = 100) attains 90 % of the expert's return",
+            Attains(
+                Methods("sso", panel=INNER, inner="adam", m=100),
+                0.9,
+                On(options={"environment": "Hopper-v5", "behaviour": "online"}),
+            ),
+            asks=ALWAYS,
+        ),
+    ],
+    "oil-quiet": [
+        *(
+            Claim(
+                f"{BEYOND}online with noise 0.3, {name} attains 90 % of the expert's return on {env}",
+                Attains(methods, 0.9, On(options={"environment": env})),
+                asks=ALWAYS,
+            )
+            for env in ("Hopper-v5", "Walker2d-v5")
+            for name, methods in (
+                ("SSO with Adam inside (m = 100)", Methods("sso", panel=INNER, inner="adam")),
+                ("Adam taking 100 steps on each round", ADAM_STEPS),
+            )
+        ),
+        Claim(
+            f"{BEYOND}online with noise 0.3, SSO (m = 100) earns more than SGD and Adam",
+            Better(contest(HUNDRED, SGD, ADAM), RETURN),
+        ),
+    ],
+    "figA-oil-linear": [*_paper(FRESH, "the policy loss"), *_paper(RETURN, "the return")],
+    "figA-oil-long": [
+        *_paper(FRESH, "the policy loss, even after a very large number of rounds"),
+        *_tuned(),
+    ],
+}
+"""Figure → its claims."""

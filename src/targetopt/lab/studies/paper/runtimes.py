@@ -1,0 +1,194 @@
+"""The claims of Fig. 3: how long a step takes beside SGD's, gathering included. CPU time, medians over rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from targetopt.lab.statistics.verdicts import Judgement, Verdict
+from targetopt.lab.store.directory import Run
+from targetopt.lab.studies.paper.evidence import (
+    SGD,
+    SSO,
+    Array,
+    Case,
+    Evidence,
+    Methods,
+    NotJudged,
+    Where,
+)
+
+
+@dataclass(frozen=True)
+class On(Where):
+    """Panels with these batch sizes, whose problem has these options."""
+
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def match(self, run: Run) -> bool:
+        problem = run.manifest["problem"]
+        return super().match(run) and all(problem[k] == v for k, v in self.options.items())
+
+
+def _median(run: Run, *columns: str) -> float:
+    """Of the columns' sum over the rounds; what was recorded before the first has no time."""
+    return float(np.median(sum(run.columns[name][1:] for name in columns)))
+
+
+def step_time(run: Run) -> float:
+    """CPU seconds of a round: update and gathering."""
+    return _median(run, "gathering_time", "updating_time")
+
+
+def gathering_time(run: Run) -> float:
+    return _median(run, "gathering_time")
+
+
+def updating_time(run: Run) -> float:
+    return _median(run, "updating_time")
+
+
+def beside_sgd(evidence: Evidence, methods: Methods, where: Where) -> list[tuple[Case, Array]]:
+    """Each case's step time over SGD's on the same panel, seed by seed."""
+    found = []
+    for case, sgd in evidence.pairs(methods, SGD, where):
+        found.append((case, case.measure(step_time) / sgd.measure(step_time)))
+    return found
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A claim that a number lies within bounds, for every seed.
+
+    Attributes:
+        says: the claim.
+        words: the number's name.
+        of: its values, one a seed.
+        low, high: the bounds.
+    """
+
+    says: str
+    words: str
+    of: Callable[[Evidence], Array]
+    low: float
+    high: float
+    needs: frozenset[str] = frozenset()
+
+    def judge(self, evidence: Evidence) -> Verdict:
+        values = self.of(evidence)
+        inside = (self.low <= values) & (values <= self.high)
+        verdict: Judgement = (
+            "holds" if inside.all() else "does not hold" if not inside.any() else "mixed"
+        )
+        numbers: dict[str, float | str] = {
+            self.words: float(np.median(values)),
+            "least … greatest": f"{values.min():.3g} … {values.max():.3g}",
+        }
+        bounds = f"from {self.low:g} to {self.high:g}" if self.low else f"at most {self.high:g}"
+        test = f"medians over rounds, CPU time; {bounds} for every seed; {evidence.scale} per size"
+        return Verdict(self.says, verdict, numbers, len(values), test)
+
+
+@dataclass(frozen=True)
+class Falls:
+    """A claim that the cost beside SGD falls as more states are gathered per step."""
+
+    says: str
+    where: Where
+    needs: frozenset[str] = frozenset()
+
+    def judge(self, evidence: Evidence) -> Verdict:
+        by_method: dict[str, dict[int, Array]] = {}
+        for case, ratio in beside_sgd(evidence, SSO, self.where):
+            by_method.setdefault(f"SSO-{case.method['m']}", {})[int(case.batch_size)] = ratio
+        if any(len(sizes) < 2 for sizes in by_method.values()):
+            raise NotJudged("it compares numbers of states of which this scale has one only")
+        falls = [
+            sizes[more] < sizes[less]
+            for sizes in by_method.values()
+            for less, more in zip(sorted(sizes), sorted(sizes)[1:], strict=False)
+        ]
+        share = float(np.mean(falls))
+        verdict: Judgement = "holds" if share == 1 else "does not hold" if share < 0.5 else "mixed"
+        numbers: dict[str, float | str] = {"share": share}
+        for name, sizes in by_method.items():
+            shown = ", ".join(f"{np.median(sizes[size]):.3g}" for size in sorted(sizes))
+            numbers[f"{name}, {', '.join(map(str, sorted(sizes)))} states"] = shown
+        test = (
+            f"time per step over SGD's lower at the next larger number of states; {evidence.scale}"
+        )
+        return Verdict(self.says, verdict, numbers, int(np.size(falls)), test)
+
+
+PAPERS = {"gatherer": "torch"}
+OURS = {"gatherer": "auto"}
+
+
+def _ratio(m: int, states: int, gatherer: Mapping[str, str]) -> Callable[[Evidence], Array]:
+    def of(evidence: Evidence) -> Array:
+        where = On(batch_sizes=(states,), options=gatherer)
+        [(_, ratio)] = beside_sgd(evidence, Methods("sso", "gradient-step", m=m), where)
+        return ratio
+
+    return of
+
+
+def _tau(gatherer: Mapping[str, str]) -> Callable[[Evidence], Array]:
+    def of(evidence: Evidence) -> Array:
+        [case] = evidence.cases(SGD, On(batch_sizes=(1000,), options=gatherer))
+        return case.measure(gathering_time) / case.measure(updating_time)
+
+    return of
+
+
+_TIMES = "time per step over SGD's"
+RUNTIME_CLAIMS: list[Ratio | Falls] = [
+    Ratio(
+        "at 10 states per step SSO-100 takes almost 50 times as long as SGD",
+        _TIMES,
+        _ratio(100, 10, PAPERS),
+        25.0,
+        100.0,
+    ),
+    Ratio(
+        "at 1000 states per step SSO-100 takes only about three times as long as SGD",
+        _TIMES,
+        _ratio(100, 1000, PAPERS),
+        2.0,
+        4.5,
+    ),
+    Ratio(
+        "when data collection is expensive, SSO is as fast as SGD even for relatively large m (m = 10, 1000 states)",
+        _TIMES,
+        _ratio(10, 1000, PAPERS),
+        0.0,
+        1.5,
+    ),
+    Falls(
+        "the larger the number of states, the less the model updates of SSO dominate",
+        On(options=PAPERS),
+    ),
+    Ratio(
+        "τ, the time of gathering over that of one model update, is about 1000",
+        "τ",
+        _tau(PAPERS),
+        1000 / 3,
+        3000.0,
+    ),
+    Ratio(
+        "beyond the paper: with batched simulators SSO-100 takes at most 8 times as long as SGD at 1000 states",
+        _TIMES,
+        _ratio(100, 1000, OURS),
+        0.0,
+        8.0,
+    ),
+    Ratio(
+        "beyond the paper: with batched simulators τ is above 10: gathering costs more than ten inner steps",
+        "τ",
+        _tau(OURS),
+        10.0,
+        np.inf,
+    ),
+]

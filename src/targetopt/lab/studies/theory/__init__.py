@@ -1,0 +1,1 @@
+"""The theory figures and the survey of the paper's inequalities."""

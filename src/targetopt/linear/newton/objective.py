@@ -1,0 +1,97 @@
+"""What the full-batch Newton solver minimises, and a point with everything known about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from targetopt.losses import Evaluation, OnArrays
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Objective:
+    """F(θ) = Σ_i ω_i ℓ_i(z_i) + ½ Σ_j λ_j (θ_j − c_j)² with z = Xθ (+ intercept) and Σ_i ω_i = 1.
+
+    Args:
+        X: A float64 array or CSR matrix.
+        loss: The losses ℓ_i, counted from their lower bounds.
+        weights: ω.
+        ridge: λ, shaped like θ: ``(d,)``, or ``(d, outputs)``.
+        center: c, shaped like θ, or a number.
+        intercept: Whether the last row of θ is an intercept.
+    """
+
+    X: Any
+    loss: OnArrays
+    weights: Array
+    ridge: Array
+    center: Array | float
+    intercept: bool
+
+    def forward(self, theta: Array) -> Array:
+        """z = Xθ, shape ``(n,)`` or ``(n, k)``."""
+        if self.intercept:
+            z: Array = self.X @ theta[:-1]
+            z += theta[-1]
+            return z
+        return np.asarray(self.X @ theta)
+
+    def adjoint(self, u: Array) -> Array:
+        """Xᵀu, with the intercept's row."""
+        out: Array = self.transposed @ u
+        return np.concatenate([out, u.sum(axis=0)[None]]) if self.intercept else out
+
+    @cached_property
+    def transposed(self) -> Any:
+        """Xᵀ as a view; making one anew costs as much as a small product."""
+        return self.X.T
+
+    def weighted(self, u: Array) -> Array:
+        """ω_i u_i; ``u`` has examples on its first axis."""
+        return self.weights[:, None] * u if u.ndim == 2 else self.weights * u
+
+    def curved(self, metric: Array, u: Array) -> Array:
+        """ω_i W_i u_i for the ``metric`` of an evaluation; ``u`` may have leading axes."""
+        if metric.ndim == 1:  # numbers, with which the product is linear in W as well
+            return self.loss.curve(self.weights * metric, u)
+        product = self.loss.curve(metric, u)
+        product *= self.weights[:, None]
+        return product
+
+    def pull(self, theta: Array) -> Array:
+        """The gradient of the penalty."""
+        return self.ridge * (theta - self.center)
+
+    def gradient(self, point: Point) -> Array:
+        """∇F."""
+        return self.adjoint(self.weighted(point.at.gradient)) + self.pull(point.theta)
+
+    def at(self, theta: Array) -> Point:
+        """F at θ, with all that the loss says there."""
+        n, outputs = self.weights.size, theta.shape[1:]
+        z = self.forward(theta) if theta.any() else np.zeros((n, *outputs))
+        at = self.loss.evaluate(z)
+        penalty = 0.5 * float(np.vdot(self.pull(theta), theta - self.center))
+        return Point(theta, z, at, float(self.weights @ at.values) + penalty)
+
+
+@dataclass(frozen=True)
+class Point:
+    """θ, its targets, what the loss says of them, and F."""
+
+    theta: Array
+    z: Array
+    at: Evaluation
+    value: float
+
+
+def is_sparse(X: Any) -> bool:
+    """``scipy.sparse.issparse`` for objects whose type stays unknown to the type checker."""
+    return bool(sp.issparse(X))

@@ -1,0 +1,200 @@
+"""The full-batch Newton solver: steps, when it has come near enough, and the last digits.
+
+Minimises F (:mod:`targetopt.linear.newton.objective`). Each outer step asks for g_i = ∂ℓ_i/∂z_i and the
+curvature W_i = ∂²ℓ_i/∂z_i² at z_t, and minimises the surrogate of the paper's appendix B.1,
+
+    q_t(θ) = ℓ(z_t) + Σ_i ω_i [g_i·(z_i − z_t,i) + ½ (z_i − z_t,i)·W_i (z_i − z_t,i)] + penalty,
+
+exactly over a small subspace: the span of u = −M⁻¹∇F and of the last few steps. If M is the Hessian
+this is its minimiser, an exact inner solve. If M is an older Hessian, that of a sample of the rows, or
+a diagonal, it is one step of conjugate gradients; since the images Xs of the earlier steps s are
+kept, the step costs one Xu and one Xᵀg, and curvature newer than the one classical truncated Newton
+would still be using. A line search in target space follows; its trials cost O(n), for z moves along
+a cached direction. Where :mod:`targetopt.linear.newton.tangents` suits the problem, a fit begins there.
+
+**When it ends.** A fit has converged if F − min F ≤ max(tol·F, ε·F₀), with F₀ the value at the start and ε
+the rounding error of float64. There are three ways to know. Where M is the Hessian, ½ ∇F·M⁻¹∇F is the
+distance up to terms of higher order. Where everything is penalised, ½ ∇F·Λ⁻¹∇F is an upper bound of it,
+by duality. Elsewhere it is estimated from how the decreases of the steps have shrunk over windows
+of 1, 2, 4, … steps.
+
+**The last digits.** An objective within 1e-8 of its minimum determines θ to four digits only, and which
+four depends on the rounding errors on the way there. So where M is the Hessian the fit ends with
+Newton steps that are judged by the gradient instead of by F, until they have brought the distance
+below tol³·F. The solution is then a function of the problem, and not of the processor, the
+order of the rows, or whether rows are repeated or weighted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from targetopt.linear.newton.metrics import Diagonal, Metric, cheapest_metric
+from targetopt.linear.newton.objective import Array, Objective, Point
+from targetopt.linear.newton.search import line_search
+from targetopt.linear.newton.subspace import Subspace
+from targetopt.linear.newton.tangents import approach
+
+EPS = float(np.finfo(np.float64).eps)
+ROUNDING = 4 * EPS  # a smaller tolerance than this means "to rounding"
+ROUNDING_SHARE = 1e-13  # a promised decrease this small, relative to F, may be rounding
+MARGIN = 2.0  # what an estimate of the gap may be wrong by when it has become small
+MOST_POLISHING = 6  # Newton steps at the end; two are usual
+NEARBY = 0.4  # the curvature of no loss changes by more than this part: the model is the function
+SHRINKS = 0.25  # how far one of them must reduce ∇F·M⁻¹∇F to be believed
+
+
+@dataclass(frozen=True)
+class Solution:
+    """What :func:`minimise` found.
+
+    ``gap`` is what F may still be above its minimum, and ``diagonal`` the Hessian's diagonal, data part.
+    """
+
+    theta: Array
+    value: float
+    gap: float
+    diagonal: Array
+    n_iter: int
+    converged: bool
+
+
+def minimise(objective: Objective, theta: Array, *, tol: float, max_iter: int) -> Solution:
+    """Minimise F from ``theta`` until F − min F ≤ max(tol·F, ε·F₀); see above.
+
+    Example:
+        >>> import torch
+        >>> from targetopt.losses import OnArrays, Squared
+        >>> X, loss = np.array([[1.0], [2.0]]), OnArrays(Squared(torch.tensor([2.0, 4.0])))
+        >>> F = Objective(X, loss, np.full(2, 0.5), np.zeros(1), 0.0, intercept=False)
+        >>> minimise(F, np.zeros(1), tol=1e-12, max_iter=10).theta
+        array([2.])
+    """
+    tol = max(tol, ROUNDING)
+    point = objective.at(theta)
+    metric = cheapest_metric(objective)
+    nothing = EPS * point.value
+    n_iter, gap, stalled = 0, np.inf, False
+    if isinstance(metric, Diagonal):
+        start = approach(objective, theta, tol=tol, max_epochs=max_iter)
+        if start is not None:
+            n_iter = start.epochs
+            point = min(point, objective.at(start.theta), key=lambda p: p.value)
+            gap = point.value - start.bound
+    subspace = Subspace(objective, point)
+    decreases: list[float] = []
+    polished = False  # since the last step
+    while not stalled and gap > (goal := max(tol * point.value, nothing)) and n_iter < max_iter:
+        n_iter += 1
+        gradient = objective.gradient(point)
+        if not metric.exact and (proven := _proven_gap(objective, gradient)) <= goal:
+            gap = proven
+            break
+        metric.update(point.at.metric, _steps_left(decreases, goal))
+        u = metric.solve(gradient)
+        if metric.exact and not polished and 0.5 * float(np.vdot(gradient, u)) <= goal:
+            polished = True
+            point, gap, steps = _polish(objective, point, metric, tol, max_iter - n_iter + 1)
+            n_iter += steps - 1
+            continue
+        step = subspace.minimiser(point, gradient, u)
+        after = line_search(objective, point, step)
+        if after is None:  # no descent: rounding, unless a good deal was promised
+            stalled = True
+            gap = step.decrease if step.decrease <= ROUNDING_SHARE * point.value else np.inf
+            continue
+        point, polished = after, False
+        decreases.append(step.decrease)
+        if not metric.exact:
+            gap = MARGIN * _still_to_come(decreases)
+    converged = gap <= max(tol * point.value, nothing, ROUNDING_SHARE * point.value * stalled)
+    diagonal = metric.diagonal(point.at.metric)
+    return Solution(point.theta, point.value, float(gap), diagonal, n_iter, bool(converged))
+
+
+def _proven_gap(objective: Objective, gradient: Array) -> float:
+    """½ ∇F·Λ⁻¹∇F, which F − min F does not exceed; inf where something is not penalised."""
+    if objective.intercept or not (objective.ridge > 0).all():
+        return np.inf
+    return 0.5 * float(np.sum(gradient * gradient / objective.ridge))
+
+
+def _steps_left(decreases: list[float], goal: float) -> float:
+    """How many steps at the present rate would bring the decreases below the goal."""
+    if not decreases:
+        return 0.0
+    rate = 0.5
+    for before, after in zip(decreases[-9:], decreases[-8:], strict=False):
+        rate = min(max(after / before, rate * rate), 0.9)
+    return float(np.log(max(decreases[-1], 1e-300) / goal) / -np.log(rate))
+
+
+def _still_to_come(decreases: list[float]) -> float:
+    """The sum of the decreases that will follow, if they go on as they did.
+
+    Over windows of m steps the decreases of a method that converges linearly shrink by a constant
+    factor, and those to come sum to a geometric series. The largest sum over m = 1, 2, 4, … counts, for
+    a few small steps in a row mean little; and a factor is never taken to be smaller than the square
+    of the one a step before, for a single small step means even less.
+    """
+    worst, m = 0.0, 1
+    while 2 * m <= len(decreases):
+        last, before = sum(decreases[-m:]), sum(decreases[-2 * m : -m])
+        if not last < before:
+            return np.inf
+        worst = max(worst, last * last / (before - last))
+        m *= 2
+    if m == 1:
+        return np.inf
+    previous = decreases[-3] if len(decreases) > 2 else np.inf
+    rate = min(max(decreases[-1] / decreases[-2], (decreases[-2] / previous) ** 2), 0.9)
+    return max(worst, max(decreases[-2:]) * rate / (1.0 - rate))
+
+
+def _polish(
+    objective: Objective, point: Point, metric: Metric, tol: float, most: int
+) -> tuple[Point, float, int]:
+    """Newton steps judged by ∇F·M⁻¹∇F; the last point, the gap there, and the steps made.
+
+    A step that does not reduce it is taken back; then M is renewed, once. ½ ∇F·M⁻¹∇F says how far the
+    minimum is only where the step to it leaves the curvature of every loss as it is, but for the part
+    `NEARBY`. Elsewhere the gap is not known.
+    """
+    fresh = objective.loss.majorises
+    if objective.loss.majorises:
+        metric.renew(objective.loss.curvature(point.z))
+    gradient = objective.gradient(point)
+    u = metric.solve(gradient)
+    square, change, steps = float(np.vdot(gradient, u)), 1.0, 0
+    while steps < min(most, MOST_POLISHING) and (
+        change > NEARBY or square > tol**3 * max(point.value, 0.0)
+    ):
+        steps += 1
+        trial = objective.at(point.theta - u)
+        change = _relative_change(point.at.metric, trial.at.metric)
+        slope = objective.gradient(trial)
+        direction = metric.solve(slope)
+        left = float(np.vdot(slope, direction))
+        if left <= SHRINKS * square:
+            change *= np.sqrt(left / square) if square else 0.0  # by the step that would follow
+            point, u, square = trial, direction, left
+        elif fresh:
+            break
+        else:
+            fresh = True
+            metric.renew(objective.loss.curvature(point.z))
+            gradient = objective.gradient(point)
+            u = metric.solve(gradient)
+            square = float(np.vdot(gradient, u))
+    if objective.loss.majorises:
+        metric.renew(point.at.metric)
+    gap = 0.5 * MARGIN * square if change <= NEARBY else np.inf
+    return point, gap, steps
+
+
+def _relative_change(before: Array, after: Array) -> float:
+    """The largest |a − b|/max(a, b), which is at most 1."""
+    larger = np.maximum(np.maximum(before, after), np.finfo(np.float64).tiny)
+    return float(np.max(np.abs(after - before) / larger))

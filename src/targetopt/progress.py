@@ -1,0 +1,82 @@
+"""How far a run has come: all that a step leaves behind beside the parameters, in one object.
+
+It never changes. A step is adopted by putting a new one in the old one's place, which either happens or
+does not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from torch import Tensor
+
+from targetopt.inner import Inner
+from targetopt.rules import Rule
+from targetopt.types import BadArgument, Counts, State, check_entries, checked_whole
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run has come.
+
+    Attributes:
+        steps: outer steps done.
+        totals: what they cost.
+        rule_state: what the rule remembers.
+        inner_state: what the inner solver remembers, and
+        trained: of which parameters, by their places in the group.
+        watch: what `targetopt.watch` has seen of the run.
+        accepted: the parameters at the last point that the rule accepted, for rules that may go back to
+            it (`Rule.returns`); empty for others.
+    """
+
+    steps: int = 0
+    totals: Counts = field(default_factory=Counts)
+    rule_state: State = field(default_factory=dict)
+    inner_state: State = field(default_factory=dict)
+    trained: tuple[int, ...] = ()
+    watch: State = field(default_factory=dict)
+    accepted: tuple[Tensor, ...] = ()
+
+    def saved(self) -> dict[str, Any]:
+        """Tensors, numbers and strings only, for a ``state_dict``."""
+        return {
+            "steps": self.steps,
+            "totals": asdict(self.totals),
+            "rule_state": self.rule_state,
+            "inner_state": self.inner_state,
+            "trained": list(self.trained),
+            "watch": self.watch,
+            "accepted": list(self.accepted),
+        }
+
+    @classmethod
+    def loaded(cls, saved: dict[str, Any], rule: Rule, inner: Inner) -> Progress:
+        """The inverse of `saved`; every part that this rule or solver cannot have written is refused."""
+        try:
+            progress = cls(
+                steps=checked_whole("SSO", "steps", saved["steps"], least=0),
+                totals=_checked_counts(saved["totals"]),
+                rule_state=saved["rule_state"],
+                inner_state=saved["inner_state"],
+                trained=tuple(checked_whole("SSO", "trained", i, 0) for i in saved["trained"]),
+                watch=saved["watch"],
+                accepted=tuple(saved["accepted"]),
+            )
+            rule.check_state(progress.rule_state)
+            inner.check_state(progress.inner_state)
+            check_entries("SSO", progress.watch)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise BadArgument(
+                f"this state_dict's 'sso' entry is damaged or of another version: {error!r}. Use one that "
+                "opt.state_dict() of this version made."
+            ) from error
+        return progress
+
+
+def _checked_counts(saved: dict[str, Any]) -> Counts:
+    names = {item.name for item in fields(Counts)}
+    if set(saved) != names:
+        raise BadArgument(f"totals has the entries {sorted(saved)}; it must have {sorted(names)}")
+    return Counts(**{name: checked_whole("totals", name, saved[name], least=0) for name in names})

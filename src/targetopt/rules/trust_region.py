@@ -1,0 +1,184 @@
+"""The target step chosen by comparing what each step promised with what it brought."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from targetopt.divergence import SquaredEuclidean
+from targetopt.rules.base import Proposal, Rule
+from targetopt.rules.secant import LowRankQuadratic, Secant, inner
+from targetopt.surrogate import Surrogate
+from targetopt.types import BadArgument, State, TargetPoint, check_entries, is_positive, is_table
+
+ROUNDING = 10.0
+"""Units in the loss's last place by which decreases may be off before they decide anything."""
+
+
+@dataclass(frozen=True)
+class TrustRegion(Rule):
+    """η_t from the ratio of actual to predicted decrease; a step that did not pay is taken back.
+
+    The rule needs gradients only: no smoothness, no step size, no value calls. At z_t it minimises
+
+        q_t(z) = ℓ(z_t) + ⟨g_t, z − z_t⟩ + (1/2η_t)‖z − z_t‖²_B,
+
+    with B = I, or the `Secant` metric learned from past answers. The oracle's next answer tells how good
+    that was: ρ = (ℓ(z_t) − ℓ(z_{t+1})) / (q_t(z_t) − q_t(z_{t+1})). Above ``good``, η grows by
+    ``grow``; below ``accept`` the step is refused: the parameters go back to the last accepted point, η
+    shrinks to fit the curvature that was met (by at most ``shrink``), and the same answer is used once
+    more. A refused answer is not lost: it tells the metric about curvature. So the losses of accepted
+    points never rise on a full batch. ``report.ratio`` is ρ, ``report.accepted`` whether the point of this
+    question was accepted; ``opt.rewind()`` goes back to the last accepted point at the end of a run.
+
+    The first η is ``lr`` if it is given, else |ℓ|/‖g‖²: where the linear model reaches zero.
+
+    Two answers can be compared if they are about the same rows: on a full batch always; on mini-batches
+    pass ``index=``, and η changes only when the same batch comes twice in a row.
+
+    Args:
+        metric: ``None``, or `Secant` for a metric from past answers (needs the same rows every time).
+        accept: ρ below which a step is taken back.
+        good: ρ above which η grows.
+        shrink: the smallest factor on η after a refusal (the largest is ½).
+        grow: the factor on η after a good step.
+
+    Example:
+        >>> import torch, targetopt as to
+        >>> w = torch.zeros(2, dtype=torch.float64, requires_grad=True)
+        >>> oracle = to.ScalarOracle(lambda z: torch.cosh(3 * z - 3).sum(), autograd=True)
+        >>> opt = to.SSO([w], rule=to.TrustRegion(), inner=to.LBFGS(max_steps=10))
+        >>> reports = [opt.step(lambda: 1 * w, oracle) for _ in range(12)]
+        >>> reports[-1].loss < 2.001, opt.totals.value_calls  # the minimum is 2
+        (True, 0)
+
+    Reference: Conn, Gould, Toint, *Trust-Region Methods*, 2000, ch. 6 and 17 (step control by ρ).
+    """
+
+    metric: Secant | None = None
+    accept: float = 0.1
+    good: float = 0.75
+    shrink: float = 0.1
+    grow: float = 2.0
+
+    monotone: ClassVar[bool] = True
+    uniform: ClassVar[bool] = False
+    searches: ClassVar[bool] = True
+    returns: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not (0 < self.accept < self.good < 1 and 0 < self.shrink <= 0.5 and self.grow > 1):
+            raise BadArgument(
+                "TrustRegion needs 0 < accept < good < 1, 0 < shrink ≤ ½ and grow > 1; got "
+                f"accept={self.accept!r}, good={self.good!r}, shrink={self.shrink!r}, grow={self.grow!r}"
+            )
+        if self.metric is not None and not isinstance(self.metric, Secant):
+            raise BadArgument(
+                f"TrustRegion: metric={self.metric!r} must be None or to.Secant(pairs=40)"
+            )
+
+    def check_state(self, state: State) -> None:
+        check_entries(
+            "TrustRegion",
+            state,
+            eta=is_positive,
+            targets=is_table,
+            gradients=is_table,
+            steps=is_table,
+            changes=is_table,
+        )
+
+    def propose(self, point: TargetPoint, lr: float | None, decay: float, state: State) -> Proposal:
+        if not self._comparable(point, state):
+            kept: State = {"eta": state.get("eta", lr or self._first(point))}
+            return self._proposed(point, decay, kept)
+        earlier = TargetPoint(
+            state["targets"],
+            state["losses"],
+            state["gradients"],
+            index=point.index,
+            penalty=float(state["penalty"]),
+        )
+        kept = {name: state[name] for name in ("eta", "steps", "changes") if name in state}
+        step = point.targets - earlier.targets
+        model = self._model(earlier, kept, float(state["decay"]))
+        # q_t without its quadratic term, and what the step has really changed beyond that
+        slope = float(inner(earlier.gradients, step))
+        bend = -2.0 * (float(earlier.loss) - float(point.loss) + slope)
+        expected = float(inner(model.curvature_product(point.targets, step), step))
+        lighter = earlier.penalty - point.penalty  # weight decay counts in both
+        noise = (
+            ROUNDING * torch.finfo(step.dtype).eps * (abs(float(point.loss)) + abs(earlier.penalty))
+        )
+        predicted = -slope - 0.5 * expected + lighter + noise
+        actual = float(earlier.loss) - float(point.loss) + lighter + noise
+        ratio = actual / predicted if predicted > 0 else math.copysign(math.inf, actual)
+        fits = (
+            expected / bend if bend > 0 else math.inf
+        )  # the factor on η that would have been right along this step
+        factor = 1.0
+        if ratio < self.accept:
+            factor = min(max(fits if bend > 0 else 0.5, self.shrink), 0.5)
+        elif ratio > self.good:
+            # a metric that has learned the curvature must not be outgrown: where it is right, fits is 1
+            factor = self.grow if "steps" not in kept else min(max(fits, 1.0), self.grow)
+        if self.metric is not None:
+            before = "steps" in kept
+            kept = self.metric.remember(kept, step, point.gradients - earlier.gradients)
+            if (
+                "steps" in kept and not before
+            ):  # from here on the metric has the scale, and η is a factor on it
+                kept["eta"], factor = 1.0, 1.0
+        kept["eta"] *= factor
+        if ratio < self.accept:
+            return self._proposed(earlier, decay, kept, ratio, returned=True)
+        return self._proposed(point, decay, kept, ratio)
+
+    def _comparable(self, point: TargetPoint, state: State) -> bool:
+        if "targets" not in state or state["targets"].shape != point.targets.shape:
+            return False
+        index = state.get("index")
+        if index is None or point.index is None:
+            return (index is None) == (point.index is None)
+        return torch.equal(index, point.index)
+
+    def _first(self, point: TargetPoint) -> float:
+        squared, loss = point.gradient_norm_squared, abs(float(point.loss))
+        return loss / squared if squared > 0 and loss > 0 else 1.0
+
+    def _wants_smoothness(self, lr: float | None) -> bool:
+        return False  # the first answer gives the first η
+
+    def _model(self, point: TargetPoint, state: State, decay: float) -> Surrogate:
+        eta = float(state["eta"]) * decay
+        if self.metric is None or "steps" not in state:
+            return SquaredEuclidean().surrogate(point, self.representable(eta, point))
+        metric = self.metric.metric(state, point.targets).divided(eta)
+        return LowRankQuadratic(point.targets, point.gradients, metric, point.loss)
+
+    def _proposed(
+        self,
+        point: TargetPoint,
+        decay: float,
+        kept: State,
+        ratio: float = math.nan,
+        *,
+        returned: bool = False,
+    ) -> Proposal:
+        surrogate = self._model(point, kept, decay)
+        about = {
+            "targets": point.targets,
+            "gradients": point.gradients,
+            "losses": point.losses,
+            "penalty": point.penalty,
+            "decay": decay,
+        }
+        if point.index is not None:
+            about["index"] = point.index
+        one = surrogate.curvature_product(point.targets, point.gradients)
+        squared = float(inner(one, point.gradients))  # the mean curvature along the gradient is 1/η
+        eta = point.gradient_norm_squared / squared if squared > 0 else float(kept["eta"]) * decay
+        return Proposal(surrogate, {**kept, **about}, eta, ratio=ratio, returned=returned)

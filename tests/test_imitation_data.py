@@ -1,0 +1,130 @@
+"""Aggregated data and what a run costs: labels are paid for once, and old states are learned from again."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import targetopt as to
+from imitation_parts import PointMass
+from targetopt import BadArgument
+from targetopt import imitation as im
+from targetopt.imitation.policies.network import Array
+from test_imitation_questions import Questioned
+from test_imitation_training import run, same
+
+STEPS = to.GradientDescent(step_size=0.1, max_steps=2)
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        ("round", [60] * 6),
+        ("all", [60, 120, 180, 240, 300, 360]),
+        (im.Replay(100), [60, 100, 100, 100, 100, 100]),
+        (im.Replay(30), [60] * 6),
+    ],
+)
+def test_a_round_learns_from_what_data_says(data: Any, expected: list[int]) -> None:
+    """And whatever it learns from, the expert is asked about the new states alone."""
+    expert = Questioned()
+    result = run(expert=expert, data=data, inner=STEPS, behaviour="dagger", held_out=0)
+    assert [each.states for each in result.history] == expected
+    assert len(set(expert.states)) == len(expert.states) == 6 * 60
+
+
+def test_all_data_and_exact_steps_are_least_squares_on_all_states() -> None:
+    """DAgger's learner is the best policy on everything labelled so far: at lr = 1/L, in closed form."""
+    expert = lambda s: np.tanh(3.0 * s[:, :1] - s[:, 1:])  # noqa: E731
+    environment = im.Environment(PointMass)
+    policy = im.GaussianPolicy(2, 1, mean="linear", low=-1.0, high=1.0)
+    training = im.Training(
+        im.make_gatherer(environment, copies=3),
+        expert,
+        policy,
+        im.update.SsoUpdate(policy, 1.0),
+        behaviour=im.mixture("dagger"),
+        states_per_round=50,
+        measurement=im.Measurement(environment, expert, held_out=0),
+        data=im.Replay("all"),
+    )
+    states, labels = np.empty((0, 2)), np.empty((0, 1))
+    for _ in range(4):
+        batch = training.gather()
+        states = np.concatenate([states, batch.states])
+        labels = np.concatenate([labels, batch.labels])
+        training.step()
+        best = im.best_loss(policy, states, labels)
+        assert im.mean_loss(policy, states, labels) == pytest.approx(best.value, rel=1e-9)
+        assert best.parameters is not None
+        found = torch.cat([p.detach().reshape(-1) for p in policy.parameters()]).numpy()
+        np.testing.assert_allclose(found, best.parameters, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("data", ["all", im.Replay(100)])
+def test_a_run_with_old_data_goes_on_bitwise(data: Any, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"data": data, "inner": STEPS, "behaviour": "dagger"}
+    whole = run(**options)
+    file = tmp_path / "run.pt"
+    run(**options, rounds=2, checkpoint=file)
+    same(run(**options, checkpoint=file), whole)
+    with pytest.raises(BadArgument, match=r"data: .* there, 'Replay\(n=1\)' here"):
+        run(**(options | {"data": "round"}), checkpoint=file)
+
+
+def test_what_a_run_costs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    prices = im.Prices(question=0.5, interaction=0.25)
+    file = tmp_path / "run.pt"
+    options: dict[str, Any] = {"inner": STEPS, "prices": prices}
+    result = run(**options, checkpoint=file, progress=True)
+    columns = result.columns()
+    expected = 0.5 * columns["questions"] + 0.25 * columns["interactions"]
+    np.testing.assert_array_equal(columns["cost"], expected)
+    assert result.cost == expected[-1] > 0
+    assert f"cost {result.cost:.4g}" in capsys.readouterr().err
+    assert im.Result.load(file).cost == result.cost
+    more = run(**options, rounds=7, checkpoint=file)  # 60 states more, and 4 to check the expert
+    assert more.cost == result.cost + 60 * 0.75 + 4 * 0.5
+    assert run(inner=STEPS, rounds=1).cost == 0.0
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: run(data="everything"), r"data='everything' must be one of 'round', 'all', or"),
+        (lambda: im.Replay(0), "Replay: n=0"),
+        (lambda: im.Prices(question=-1.0), r"question=-1\.0 must be a number, at least 0"),
+        (lambda: im.Prices(interaction=float("inf")), "interaction=inf"),
+    ],
+)
+def test_what_cannot_be(make: Any, message: str) -> None:
+    with pytest.raises(BadArgument, match=message):
+        make()
+
+
+@pytest.mark.parametrize("data", ["round", "all"])
+def test_old_data_on_gymnasium_s_own_environment(data: Any) -> None:
+    """Pendulum: what was learned in states left behind is not forgotten when their data are kept."""
+
+    def upright(states: Array) -> Array:
+        return np.clip(-8.0 * states[:, 1:2] - 2.0 * states[:, 2:], -2, 2)
+
+    result = im.train(
+        "Pendulum-v1",
+        upright,
+        learner=im.GaussianPolicy(3, 1, hidden=(16,), dtype=torch.float64),
+        behaviour="dagger",
+        data=data,
+        inner=to.LBFGS(max_steps=10),
+        lr=1.0,
+        rounds=4,
+        states_per_round=100,
+        copies=2,
+        evaluate_every=0,
+        evaluation_episodes=1,
+        progress=False,
+    )
+    assert result.questions["labels"] == 400
+    assert result.history[-1].held_out_loss < 0.5 * result.history[0].loss

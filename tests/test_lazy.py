@@ -1,0 +1,50 @@
+"""Lazy packages: what type checkers are told is what there is, and importing loads nothing."""
+
+import ast
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+@pytest.mark.parametrize("package", ["targetopt", "targetopt.lab"])
+def test_type_checkers_are_told_of_exactly_the_names_there_are(package: str) -> None:
+    module = importlib.import_module(package)
+    tree = ast.parse(Path(module.__file__ or "").read_text("utf-8"))
+    blocks = [node for node in tree.body if isinstance(node, ast.If)]
+    imports = [node for block in blocks for node in block.body if isinstance(node, ast.ImportFrom)]
+    told = {alias.name: node.module for node in imports for alias in node.names}
+    assert set(told) == set(module.__all__) - {"__version__"}
+    for name, home in told.items():
+        assert getattr(module, name) is getattr(importlib.import_module(str(home)), name)
+    assert set(module.__all__) <= set(dir(module))
+    with pytest.raises(AttributeError, match=f"module '{package}' has no attribute 'nothing'"):
+        module.nothing  # noqa: B018
+
+
+def test_an_object_goes_before_a_package_of_its_name() -> None:
+    importlib.import_module("targetopt.lab.run.runner")
+    lab = importlib.import_module("targetopt.lab")
+    assert lab.run is importlib.import_module("targetopt.lab.run.runner").run
+
+
+def test_a_missing_extra_is_named(tmp_path: Path) -> None:
+    (tmp_path / "anyio.py").write_text("raise ModuleNotFoundError('No module', name='anyio')")
+    code = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import targetopt as to\n"
+        "try:\n    to.RemoteOracle\nexcept to.MissingCapability as error:\n    print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith(
+        "needs anyio, which is not installed: pip install 'targetopt[remote]'\n"
+    )
+
+
+def test_importing_the_packages_loads_no_torch() -> None:
+    code = (
+        "import sys, targetopt, targetopt.lab; print('torch' in sys.modules, targetopt.__version__)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("False 0.")

@@ -1,0 +1,147 @@
+"""Oracles over a real local Ray cluster, with workers that are killed in the middle of a question."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+import torch
+
+import targetopt as to
+from targetopt.oracle.errors import OracleUnavailable
+
+ray = pytest.importorskip("ray")
+
+pytestmark = [
+    pytest.mark.slow,  # a cluster takes its time to start
+    pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::ResourceWarning"),
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _cluster():
+    here = os.path.dirname(__file__)  # workers import what they are sent from here
+    path = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
+    ray.init(
+        num_cpus=4,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level="ERROR",
+        runtime_env={"env_vars": {"PYTHONPATH": path}},
+    )
+    yield
+    ray.shutdown()
+
+
+class Simulator:
+    """Notes its process, so that a test can kill it; slow on demand."""
+
+    def __init__(self, folder, seconds):
+        self.folder, self.seconds = folder, seconds
+        self.calls = 0
+
+    def __call__(self, z):
+        self.calls += 1
+        with open(os.path.join(self.folder, str(os.getpid())), "a") as notes:
+            notes.write(f"{len(z)}\n")
+        time.sleep(self.seconds)
+        return (z**4).sum(dim=1) / 4, z**3
+
+
+def factory(folder, seconds=0.0):
+    return lambda: Simulator(str(folder), seconds)
+
+
+Z = torch.arange(40.0, dtype=torch.float64).reshape(20, 2) / 10
+
+
+def noted(folder):
+    return [int(line) for path in folder.iterdir() for line in path.read_text().split()]
+
+
+def test_rows_over_workers_are_the_local_numbers(tmp_path):
+    local = to.GradientOracle(Simulator(str(tmp_path), 0.0)).query(Z)
+    for workers in (1, 3):
+        folder = tmp_path / str(workers)
+        folder.mkdir()
+        with to.RayOracle(factory(folder, 0.02), workers=workers, cpus=0.5, batch=2) as oracle:
+            point = oracle.query(Z)
+        assert torch.equal(point.losses, local.losses)
+        assert torch.equal(point.gradients, local.gradients)
+        assert sum(noted(folder)) == 20
+        assert 1 <= len(list(folder.iterdir())) <= workers
+
+
+def test_killed_workers_are_replaced_and_their_rows_counted_once(tmp_path):
+    folder = tmp_path / "notes"
+    folder.mkdir()
+    killed = []
+
+    def kill():
+        while len(killed) < 2:
+            for path in list(folder.iterdir()):
+                if path.name not in killed and len(killed) < 2:
+                    killed.append(path.name)
+                    os.kill(int(path.name), signal.SIGKILL)
+            time.sleep(0.01)
+
+    with (
+        to.Ledger(tmp_path / "run.ledger") as ledger,
+        to.RayOracle(
+            factory(folder, 0.3), workers=2, cpus=0.5, batch=5, price=0.01, ledger=ledger,
+            budget=to.Budget(rows=20), name="simulator",
+        ) as oracle,
+    ):  # fmt: skip
+        thread = threading.Thread(target=kill)
+        thread.start()
+        point = oracle.query(Z)
+        thread.join()
+        assert torch.equal(point.gradients, Z**3)
+        assert oracle.transport.replaced == 2
+        assert oracle.progress().retries >= 2
+        assert (ledger.spent.rows, str(ledger.spent.money)) == (20, "0.20")
+        assert ledger.maybe.rows == 0
+    assert len(list(folder.iterdir())) >= 3
+
+
+def test_errors_of_the_simulator_are_the_users(tmp_path):
+    def broken():
+        def simulator(z):
+            raise AttributeError("no such engine")
+
+        return simulator
+
+    with (
+        to.RayOracle(broken, workers=1, cpus=0.5) as oracle,
+        pytest.raises(AttributeError, match="no such engine"),
+    ):
+        oracle.query(Z)
+
+
+def test_a_worker_that_hangs_is_given_up(tmp_path):
+    retries = to.Retries(attempts=2, first_wait=0.0)
+    with (
+        to.RayOracle(
+            factory(tmp_path, 60), workers=1, cpus=0.5, timeout=2.0, retries=retries
+        ) as oracle,
+        pytest.raises(OracleUnavailable, match="no answer within timeout=2 seconds"),
+    ):
+        oracle.query(Z)
+
+
+def test_a_student_trains_over_ray(tmp_path):
+    def trained(oracle):
+        torch.manual_seed(0)
+        model = torch.nn.Linear(3, 2).double()
+        opt = to.SSO(model.parameters(), lr=0.3, inner=to.LBFGS(max_steps=3))
+        x = torch.randn(20, 3, dtype=torch.float64)
+        for _ in range(3):
+            opt.step(lambda: model(x), oracle)
+        return model.weight.detach().clone()
+
+    with to.RayOracle(factory(tmp_path), workers=2, cpus=0.5, batch=6) as oracle:
+        far = trained(oracle)
+    assert torch.equal(far, trained(to.GradientOracle(Simulator(str(tmp_path), 0.0))))
