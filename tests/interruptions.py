@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -76,11 +77,16 @@ def swaps(frame: FrameType | None) -> bool:
     return False
 
 
-def by_line(action: Callable[[], Any], moment: int) -> tuple[Any, int]:
+PACKAGE = os.path.dirname(to.__file__)
+
+
+def by_line(
+    action: Callable[[], Any], moment: int, own: list[int] | None = None
+) -> tuple[Any, int]:
     """Run it, raise at its ``moment``-th line; what it returned, and how many lines there were.
 
     The garbage collector waits meanwhile: what it calls (finalisers, the callbacks of test tools) would be
-    counted too, now here and now there.
+    counted too, now here and now there. ``own`` is given the numbers of the lines that are of this package.
     """
     lines = 0
 
@@ -88,6 +94,8 @@ def by_line(action: Callable[[], Any], moment: int) -> tuple[Any, int]:
         nonlocal lines
         if event == "line":
             lines += 1
+            if own is not None and frame.f_code.co_filename.startswith(PACKAGE):
+                own.append(lines)
             if lines >= moment > 0 and not swaps(frame):
                 raise Interrupt(f"at {frame.f_code.co_filename}:{frame.f_lineno}")
         return trace

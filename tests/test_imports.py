@@ -14,14 +14,14 @@ import targetopt
 SOURCE = Path(targetopt.__file__).parent
 
 LEVELS = [
-    ["errors", "lazy", "files", "arrays", "_version", "reference"],
+    ["errors", "lazy", "files", "arrays", "_version", "reference", "world"],
     ["types"],
     ["losses", "divergence", "surrogate", "schedules"],
     ["rules", "inner"],
-    ["determinism", "watch", "journal", "progress", "oracle"],
+    ["calls", "determinism", "watch", "journal", "progress", "oracle", "distributed"],
     ["core"],
     ["optim"],
-    ["oracle services", "registry", "baselines", "display", "distributed"],
+    ["oracle services", "registry", "baselines", "display"],
     ["linear"],
     ["sklearn", "theory"],
     ["imitation", "rl"],

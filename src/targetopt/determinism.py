@@ -16,24 +16,18 @@ first step, and refused with the reason.
 
 from __future__ import annotations
 
-import itertools
 import random
-import sys
-import threading
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
-from contextlib import contextmanager
+from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import setitem
-from types import FrameType
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.modules import module as torch_modules
-from torch.nn.utils import stateless
 
+from targetopt.calls import lending, noticed
 from targetopt.journal import Deed, Journal, at_once
 from targetopt.types import BadForward, Forward
 
@@ -133,50 +127,6 @@ class Buffer:
         ]
 
 
-_hook_number = itertools.count(1)
-
-
-@contextmanager
-def _on_module_calls(act: Callable[[nn.Module], None], journal: Journal) -> Iterator[None]:
-    """``act(module)`` before every call of a module that *this thread* makes inside.
-
-    Which modules a closure calls is known only when it calls them, and for that torch offers hooks on
-    all modules; calls of other threads pass through untouched.
-    """
-    own, number, hooks = threading.get_ident(), -next(_hook_number), _HOOKS
-
-    def hook(module: nn.Module, _inputs: object) -> None:
-        if threading.get_ident() == own:
-            act(module)
-
-    unhook = partial(hooks.pop, number, None)
-    journal.remember(lambda: [unhook])
-    hooks[number] = hook
-    try:
-        yield
-    finally:
-        unhook()
-
-
-# torch's own function would give the hook's number only after it is in place: an interrupt could lose it
-_HOOKS: MutableMapping[int, Any] = torch_modules._global_forward_pre_hooks
-_MODULE_CALL = nn.Module._call_impl.__code__
-_LENDER = stateless._functional_call.__code__
-
-
-def _lending() -> MutableMapping[str, Any] | None:
-    """The tensors that ``functional_call`` lends to the module call that is beginning, if it does."""
-    frame: FrameType | None = sys._getframe(2)
-    calls = 0
-    while frame is not None and calls < 2:  # the call itself, and up to the module that made it
-        if frame.f_code is _LENDER:
-            lent: MutableMapping[str, Any] = frame.f_locals["parameters_and_buffers"]
-            return lent
-        calls += frame.f_code is _MODULE_CALL
-        frame = frame.f_back
-    return None
-
-
 class _Collector:
     """Finds (and copies) the buffers of every module that is called, in order of call."""
 
@@ -189,7 +139,7 @@ class _Collector:
         self._lenders: list[object] = []  # kept alive: they are known by their ids
 
     def __call__(self, module: nn.Module) -> None:
-        lent = _lending()
+        lent = lending()
         if (id(module), id(lent)) in self._seen:
             return
         self._lenders.append(lent)
@@ -261,7 +211,7 @@ class FrozenForward:
         self._rng_before = self._remember_rng()
         seen = _Collector()
         self.journal.remember(seen.back)
-        with _on_module_calls(seen, self.journal):
+        with noticed(self.forward, seen, self.journal):
             z = self.forward()
         self._buffers = seen.moved()
         for b in self._buffers:
@@ -317,7 +267,7 @@ class FrozenForward:
         outer = _get_rng(self._devices)
         seen = _Collector()
         self.journal.remember(seen.back)
-        with _on_module_calls(seen, self.journal):
+        with noticed(forward, seen, self.journal):
             z = self()
         drawn = not _same_rng(outer, _get_rng(self._devices))
         if drawn or any(not b.owners & known for b in seen.moved()):
@@ -346,13 +296,13 @@ class FrozenForward:
             return self.forward()
 
         def exchange(module: nn.Module) -> None:
-            if _lending() is not None:
+            if lending() is not None:
                 for child in module.modules():
                     for name, tensor in child._buffers.items():
                         if id(tensor) in borrowed:
                             child._buffers[name] = borrowed[id(tensor)].replayed
 
-        with _on_module_calls(exchange, self.journal):
+        with noticed(self.forward, exchange, self.journal):
             return self.forward()
 
     def check_pure(self, z: Tensor) -> None:
