@@ -14,7 +14,7 @@ from typing import Any
 import jinja2
 import numpy as np
 
-from targetopt.lab.report import lines, multiples, payload, plots
+from targetopt.lab.report import answer, lines, multiples, payload, plots
 from targetopt.lab.report.lines import ReportError, Results
 from targetopt.lab.report.plots import Picture
 from targetopt.lab.run import tuning
@@ -72,6 +72,7 @@ def write(
     page = environment.get_template("report.html.j2").render(
         results=results,
         title=_title(results, spec),
+        answer=answer.sentences(results),
         statuses=Counter(manifest["status"] for manifest in _distinct_runs(results)),
         standings=summary.standings(results, next(iter(finals.values()), [])),
         finals=finals,

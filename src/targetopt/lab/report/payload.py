@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from targetopt.lab.report import plots
+from targetopt.lab.report.answer import shown_first
 from targetopt.lab.report.lines import (
     X_AXES,
     Panel,
@@ -36,8 +37,8 @@ def embed(results: Results, *, axis: str, tau: float) -> str:
     share = max(len(drawn), 1) * (len(results.metrics) + 2)
     points = int(np.clip(NUMBERS // share, 20, 400))
     metric = results.metrics[0] if results.metrics else None
-    main = next(iter(results.figures.values()))
-    hidden = [i for i in range(len(results.methods)) if i not in main]  # one click away
+    first = shown_first(results)
+    hidden = [i for i in range(len(results.methods)) if i not in first]  # one click away
     content = {
         "metrics": results.metrics,
         "axes": list(X_AXES),

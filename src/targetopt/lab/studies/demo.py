@@ -1,69 +1,117 @@
-"""``targetopt demo``: SSO and its variants against their rivals, on data that come embedded."""
+"""``targetopt demo``: SSO and its rivals on data that come embedded; a picture, a table and three sentences."""
 
-from collections.abc import Iterator
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 from rich import box
+from rich.console import Console
 from rich.table import Table
 
+from targetopt.lab.report import answer
+from targetopt.lab.report.lines import Results
+from targetopt.lab.run.job import Event
+from targetopt.lab.run.progress import ShownRuns
+from targetopt.lab.spec.config import RunConfig
 from targetopt.lab.spec.experiment import Experiment
-from targetopt.lab.store.directory import Store
+from targetopt.lab.store.directory import Run, Store
 
-M = [1, 20, 100]
-COLUMNS = {
-    "loss": ("loss", "{:.3g}"),
-    "accuracy": ("correct %", "{:.1f}"),
-    "oracle_calls": ("oracle", "{:.0f}"),
-    "value_calls": ("values", "{:.0f}"),
-    "inner_steps": ("inner", "{:.0f}"),
-    "wall_time": ("seconds", "{:.2f}"),
-}
-"""What the tables in the terminal show: heading and format of each column."""
+BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 def experiment(seeds: int) -> Experiment:
-    """Two linear problems and a small neural net; a minute of compute on two cores."""
+    """A linear model and a small neural net, six methods on each; a quarter of a minute on two cores."""
     return Experiment(
         name="targetopt demo",
         problems=[
-            {"name": "breast_cancer", "loss": "logistic", "batch_size": 64, "epochs": 40},
-            {"name": "digits", "batch_size": 128, "epochs": 20},
+            {"name": "breast_cancer", "loss": "logistic", "batch_size": 64, "epochs": 15},
             {"name": "mlp-digits", "batch_size": 256, "epochs": 6},
         ],
         methods=[
-            {"name": "sso", "m": M},
-            {"name": "sso", "rule": "line-search", "m": M},
-            {"name": "sso", "rule": "adagrad", "m": M},
-            {"name": "sso", "rule": "newton", "m": M},
+            {"name": "sso", "m": 20},
+            {"name": "sso", "rule": "line-search", "m": 20},
+            {"name": "sso", "rule": "newton", "m": 20},
             {"name": "sgd", "lr": 0.1},
             {"name": "sls"},
             {"name": "adam", "lr": 0.01},
-            {"name": "adagrad", "lr": 0.1},
         ],
         seeds=seeds,
     )
 
 
-def tables(directory: str | Path) -> Iterator[Table]:
-    """A table for each problem: medians over seeds at the end of the runs, the best loss first."""
-    groups: dict[str, dict[str, list[list[float]]]] = {}
-    for run in Store(directory).shown():
-        if run.manifest["status"] in ("done", "diverged"):
-            problem, method = run.manifest["problem"]["label"], run.manifest["method"]["label"]
-            columns = {**run.columns, "accuracy": 100 * run.columns["accuracy"]}
-            last = {name: float(columns[name][-1]) for name in COLUMNS}
-            if run.manifest["status"] == "diverged":
-                last["loss"] = np.inf
-            groups.setdefault(problem, {}).setdefault(method, []).append(list(last.values()))
-    for problem, methods in groups.items():
-        shown = Table(title=problem, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-        shown.add_column("method", no_wrap=True)
-        for heading in COLUMNS.values():
-            shown.add_column(heading[0], justify="right", no_wrap=True)
-        medians = {method: np.median(values, axis=0) for method, values in methods.items()}
-        for method, median in sorted(medians.items(), key=lambda item: item[1][0]):
-            formats = [heading[1] for heading in COLUMNS.values()]
-            cells = [form.format(value) for form, value in zip(formats, median, strict=True)]
-            shown.add_row(method, *cells)
-        yield shown
+@contextmanager
+def nothing_compiled() -> Iterator[None]:
+    """These problems are so small that numpy is done before kernels would be compiled."""
+    before = os.environ.get("TARGETOPT_KERNELS")
+    os.environ.setdefault("TARGETOPT_KERNELS", "numpy")
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["TARGETOPT_KERNELS"]
+
+
+class Drawn(ShownRuns):
+    """A bar for all runs, and the losses of the first seed as small pictures: oracle calls from left to right."""
+
+    def __init__(self, console: Console, directory: Path) -> None:
+        super().__init__(console)
+        self._store = Store(directory)
+        self._problem = ""
+
+    def ended(self, run: RunConfig, event: Event) -> None:
+        super().ended(run, event)
+        if event.status == "done" and run.seed == 0:
+            [done] = self._store.load([run.id])
+            if run.problem_label != self._problem:
+                self._problem = run.problem_label
+                self._progress.say(f"{self._problem}: the loss by oracle calls, first seed")
+            self._progress.say(f"  {run.method_label:<16} {pictured(done)}")
+
+
+def pictured(run: Run, width: int = 32) -> str:
+    """The loss of a run over its oracle calls, from its first value down two decades, and how it ended."""
+    calls = np.asarray(run.columns["oracle_calls"], dtype=float)
+    losses = np.asarray(run.columns["loss"], dtype=float)
+    places = np.searchsorted(calls, np.linspace(0, calls[-1], width), side="right") - 1
+    fallen = np.log10(np.maximum(losses[places.clip(0)], 1e-300) / losses[0])
+    heights = np.clip((fallen + 2) / 2 * (len(BLOCKS) - 1), 0, len(BLOCKS) - 1)
+    line = "".join(BLOCKS[round(float(height))] for height in heights)
+    return f"{line}  {losses[-1]:.3g} after {calls[-1]:,.0f} calls"
+
+
+def table(results: Results) -> Table:
+    """Oracle calls and inner steps that each method needed for the loss that half of them reach."""
+    metric = results.metrics[0]
+    shown = Table(
+        title="Oracle calls until the loss that half of the methods reach (inner steps in brackets)",
+        caption="Medians over seeds. The rivals' step sizes were set by hand: this is no ranking.",
+        title_justify="left",
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+    )
+    shown.add_column("method", no_wrap=True)
+    for panel in results.panels:
+        shown.add_column(results.problems[panel.problem], justify="right")
+    needed = [
+        {each.method: each for each in answer.spent(panel, metric)} for panel in results.panels
+    ]
+    for index, method in enumerate(results.methods):
+        shown.add_row(method.label, *(_cell(each.get(index)) for each in needed))
+    return shown
+
+
+def _cell(spent: answer.Spent | None) -> str:
+    if spent is None or not np.isfinite(spent.calls):
+        return "not reached"
+    return f"{spent.calls:,.0f} ({spent.inner:,.0f})"
+
+
+def closing(results: Results) -> Sequence[str]:
+    """The three sentences that the demo ends with; the report opens with them."""
+    return answer.sentences(results)
