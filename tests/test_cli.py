@@ -125,7 +125,9 @@ def test_report_takes_the_axis_and_tau(tmp_path: Path) -> None:
         problems=[{"name": "tiny"}], methods=[{"name": "adam"}], epochs=1, plugins=[PLUGIN]
     )
     run(experiment, tmp_path, jobs=1)
-    assert "report.html" in invoke("report", tmp_path, "--x", "cost", "--tau", "7")
+    words = ("--x", "cost", "--tau", "7", "--no-figures")
+    assert "report.html" in invoke("report", tmp_path, *words)
+    assert not (tmp_path / "figures").exists()
     rows = (tmp_path / "tables" / "curves.csv").read_text().splitlines()
     costs = {float(row.split(",")[5]) for row in rows[1:]}
     assert {row.split(",")[4] for row in rows[1:]} == {"cost"}

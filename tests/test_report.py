@@ -132,7 +132,7 @@ def test_accuracy_is_ranked_from_above(store: Store) -> None:
 def test_curves_csv_is_the_median_and_quartiles_over_seeds(store: Store) -> None:
     for seed, end in enumerate((1.0, 2.0, 4.0)):
         add_rows(store, rows([8.0, end]), seed=seed)
-    page = report.write(store.directory)
+    page = report.write(store.directory, figures=False)
     last = table(page, "curves.csv")[-1]
     assert (last["axis"], float(last["x"]), last["seeds"]) == ("oracle_calls", 1.0, "3")
     assert [float(last[k]) for k in ("quartile_low", "median", "quartile_high")] == [1.5, 2.0, 3.0]
@@ -141,7 +141,7 @@ def test_curves_csv_is_the_median_and_quartiles_over_seeds(store: Store) -> None
 def test_cost_csv_is_the_first_crossing_of_a_common_level(store: Store) -> None:
     add_rows(store, rows([9.0, 5.0, 3.0, 1.0]), label="fast")
     add_rows(store, rows([9.0, 8.0, 7.0, 5.0]), label="slow", lr=1)
-    costs = table(report.write(store.directory), "cost.csv")
+    costs = table(report.write(store.directory, figures=False), "cost.csv")
     assert {float(r["level"]) for r in costs} == {5.0}
     for row in costs:
         calls = {"fast": 1, "slow": 3}[row["method"]]
@@ -164,7 +164,7 @@ def test_names_reasons_and_commands_are_escaped(store: Store) -> None:
     )
     (store.directory / "spec.toml").write_text(f"name = '{HOSTILE}'\n")
     verdicts.write(store.directory, [Verdict(HOSTILE, "holds", {HOSTILE: HOSTILE}, 1, HOSTILE)])
-    page = report.write(store.directory)
+    page = report.write(store.directory, figures=False)
     text = page.read_text()
     assert "<img" not in text
     assert text.count("</script>") == 2
@@ -277,10 +277,12 @@ def test_impossible_views_are_refused(tmp_path: Path, wrong: dict[str, Any]) -> 
 
 def test_one_run_has_no_interval(store: Store) -> None:
     add_rows(store, rows([3.0, 2.0, 1.0]))
-    page = report.write(store.directory)
+    page = report.write(store.directory, figures=False)
     [row] = table(page, "summary.csv")
     assert (row["iqm"], row["low"], row["rank"]) == ("1.0", "nan", "1.0")
-    assert 'class="interval"' not in page.read_text().split('id="curves"')[0]
+    tables = page.read_text().partition('id="summary"')[2].partition("</section>")[0]
+    assert "Final values" in tables
+    assert 'class="interval"' not in tables
 
 
 def test_values_a_log_axis_cannot_show_do_not_stop_the_report(store: Store) -> None:
@@ -295,7 +297,7 @@ def test_values_a_log_axis_cannot_show_do_not_stop_the_report(store: Store) -> N
 def test_a_metric_that_only_some_methods_have(store: Store) -> None:
     add_rows(store, rows([2.0, 1.0], accuracy=[0.5, 0.6]))
     add_rows(store, rows([2.0, 1.5]), label="b", lr=1)
-    page = report.write(store.directory)
+    page = report.write(store.directory, figures=False)
     assert [r["method"] for r in table(page, "summary.csv") if r["metric"] == "accuracy"] == ["SGD"]
 
 
@@ -334,7 +336,7 @@ def test_runs_of_an_earlier_specification_give_way(store: Store) -> None:
     results = lines.gather(store.directory)
     assert {run.manifest["id"] for run in results.runs} == {entry["id"]}
     assert results.superseded == 2
-    assert old not in report.write(store.directory).read_text()
+    assert old not in report.write(store.directory, figures=False).read_text()
 
 
 def test_one_label_for_two_settings_is_told_apart(store: Store) -> None:
@@ -344,17 +346,19 @@ def test_one_label_for_two_settings_is_told_apart(store: Store) -> None:
     assert {m.label for m in results.methods} == {"SSO (lr=0.5)", "SSO (lr=0.25)"}
 
 
-def test_writing_twice_gives_the_same_bytes(written: Path) -> None:
+def test_writing_twice_gives_the_same_bytes(store: Store) -> None:
+    for label in ("SGD", "Adam"):
+        add_rows(store, rows([4.0, 2.0, 1.0]), label=label)
+    page = report.write(store.directory)
+
     def content() -> dict[str, bytes]:
-        made = [
-            written,
-            *(written.parent / "figures").iterdir(),
-            *(written.parent / "tables").iterdir(),
-        ]
+        beside = [store.directory / folder for folder in ("figures", "tables")]
+        made = [page, *(path for folder in beside for path in folder.iterdir())]
         return {path.name: path.read_bytes() for path in made}
 
     before = content()
-    report.write(written.parent)
+    assert {Path(name).suffix for name in before} == {".html", ".png", ".pdf", ".csv"}
+    report.write(store.directory)
     assert content() == before
 
 
@@ -388,7 +392,7 @@ def test_unreadable_verdicts_are_refused(tmp_path: Path, text: str, complaint: s
 def test_runs_that_a_time_limit_cut_short_are_marked(store: Store) -> None:
     add_rows(store, rows([4.0, 3.0]), seed=0, status="timeout")
     add_rows(store, rows([4.0, 1.0]), seed=1)
-    page = report.write(store.directory)
+    page = report.write(store.directory, figures=False)
     [line] = table(page, "summary.csv")
     assert (line["runs"], line["timeout"], line["failed"]) == ("2", "1", "0")
     results = lines.gather(store.directory)

@@ -96,7 +96,7 @@ def grid(tmp_path_factory: pytest.TempPathFactory) -> Path:
     verdicts.write(
         directory, [Verdict("SSO needs fewer calls", "holds", {"ratio": 3.2}, 12, "sign")]
     )
-    return report.write(directory)
+    return report.write(directory, figures=False)
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +104,7 @@ def exact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Numbers a test can foresee: one seed of A, three of B, and a name full of HTML."""
     directory = tmp_path_factory.mktemp("exact")
     make_exact(directory)
-    return report.write(directory)
+    return report.write(directory, figures=False)
 
 
 def readout(page: Any, label: str) -> dict[str, str]:

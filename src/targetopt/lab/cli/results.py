@@ -31,6 +31,9 @@ def report(
         float,
         typer.Option(min=1, max=1e4, help="Cost of an oracle call in inner steps, for --x cost."),
     ] = 100.0,
+    figures: Annotated[
+        bool, typer.Option(help="Draw the figures for print, which takes most of the time.")
+    ] = True,
 ) -> None:
     """Write report.html, figures as png and pdf, and tables as csv.
 
@@ -38,12 +41,14 @@ def report(
 
         targetopt report results/grid
 
+        targetopt report results/grid --no-figures
+
         targetopt report results/grid --x cost --tau 1000
     """
     with clear_errors():
         from targetopt.lab.report import page as reporting
 
-        path = reporting.write(directory, open_x=x.value, tau=tau)
+        path = reporting.write(directory, open_x=x.value, tau=tau, figures=figures)
         console.print("Report:", Text(str(path.resolve())), soft_wrap=True, highlight=False)
 
 

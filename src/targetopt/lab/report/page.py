@@ -30,6 +30,7 @@ def write(
     open_x: str = "oracle_calls",
     tau: float = 100.0,
     further: Sequence[Picture] = (),
+    figures: bool = True,
 ) -> Path:
     """Write ``report.html``, ``figures/*.png|pdf`` and ``tables/*.csv`` into a result directory.
 
@@ -43,6 +44,7 @@ def write(
             oracle_calls · τ + inner_steps.
         tau: τ, the cost of one oracle call in inner steps, from 1 to 10 000.
         further: pictures that lie in ``figures`` already, to be listed before the others.
+        figures: whether to draw the figures for print, which takes most of the time.
 
     Returns:
         The path of the page.
@@ -59,7 +61,8 @@ def write(
         for metric in results.metrics
     }
     tables = summary.write_tables(results, finals, axis=open_x, tau=tau)
-    pictures = [*further, *plots.draw_all(results, axis=open_x, tau=tau)]
+    drawn = plots.draw_all(results, axis=open_x, tau=tau) if figures else []
+    pictures = [*further, *drawn]
     script = "\n".join((_ASSETS / name).read_text("utf-8") for name in ("chart.js", "report.js"))
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_ASSETS),
