@@ -1,38 +1,69 @@
-# The five things one does with this project. Each target sets up what it needs.
+# What one does with this project. Each target sets up what it needs, and no more, and says how long that took.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
+LAB := $(VENV)/.installed-lab
+DEV := $(VENV)/.installed
+DOCS := $(VENV)/.installed-docs
 
-.PHONY: help setup demo test lint bench clean
+.PHONY: help setup demo test test-slow lint bench docs package clean
 
 help:
-	@echo "make setup  create .venv and install everything (seconds when nothing changed)"
-	@echo "make demo   compare SSO and its rivals on embedded data; writes a report"
-	@echo "make test   run the tests and doctests (PYTEST_ARGS=... adds options)"
-	@echo "make lint   ruff and mypy"
-	@echo "make bench  the performance claims, measured (a few minutes; results in benchmarks/results)"
+	@echo "make demo       compare SSO and its rivals on embedded data; writes a report"
+	@echo "make test       run the tests and doctests (PYTEST_ARGS=... adds options)"
+	@echo "make test-slow  run the long tests, which make test leaves out"
+	@echo "make docs       build the site into docs/_build/html, warnings as errors"
+	@echo "make setup      create .venv and install everything for development (seconds when nothing changed)"
+	@echo "make lint       ruff and mypy"
+	@echo "make package    build wheel and sdist, and use the core from them in an environment of its own"
+	@echo "make bench      the performance claims, measured (a few minutes; results in benchmarks/results)"
 
-setup: $(STAMP)
+# $(call install,EXTRA,STAMP,WHAT): into .venv, with a word before and a word after
+define install
+	@test -x $(BIN)/python || { echo "Creating $(VENV) …"; $(PYTHON) -m venv $(VENV); }
+	@echo "Installing $(3) into $(VENV); the first time this takes minutes, most of them for PyTorch …"
+	@began=$$(date +%s); \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[$(1)]' \
+	&& touch $(2) \
+	&& echo "Installed in $$(( $$(date +%s) - began )) s: $$(du -sm $(VENV) | cut -f1) MB."
+endef
 
-$(STAMP): pyproject.toml constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
-	touch $@
+setup: $(DEV)
 
-demo: setup
-	$(BIN)/targetopt demo
+# Whoever has everything has what the demo needs.
+$(LAB): pyproject.toml constraints.txt
+	$(if $(wildcard $(DEV)),@touch $@,$(call install,lab,$@,what the demo needs))
 
-test: setup
-	$(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
+$(DEV): pyproject.toml constraints.txt
+	$(call install,dev,$@,everything for development)
 
-lint: setup
+$(DOCS): pyproject.toml constraints.txt
+	$(call install,docs,$@,what builds the site)
+
+demo: $(LAB)
+	@$(BIN)/targetopt demo
+
+test: $(DEV)
+	@began=$$(date +%s); \
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS); code=$$?; \
+	echo "The tests took $$(( $$(date +%s) - began )) s."; exit $$code
+
+test-slow: $(DEV)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow $(PYTEST_ARGS)
+
+lint: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: setup
+docs: $(DOCS)
+	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
+
+package: $(DEV)
+	$(BIN)/python .ci/package.py
+
+bench: $(DEV)
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist docs/_build docs/gallery docs/reference .pytest_cache .mypy_cache .ruff_cache .hypothesis
