@@ -77,6 +77,10 @@ class Targets:
         """Calls of the user's code (and backward passes through it) that one evaluation takes."""
         return 1 if self.regularise_on is None else 2
 
+    def everything_of(self, z: Tensor) -> Tensor | None:
+        """The targets of all data among the stacked ones, if there are any."""
+        return None if self.regularise_on is None else z.detach()[self.batch :]
+
     def __call__(self) -> Tensor:
         raw = self.forward()
         z = self._usable(raw)
@@ -178,6 +182,7 @@ def ask(
         )
     index = _checked_index(index, question)
     method.rule.check_targets(question, index, progress.rule_state)
+    method.rule.check_everything(question, targets.everything_of(z), index, progress.rule_state)
     versions = [p._version for p in targets.params]
     return Query(
         targets=question,
@@ -219,7 +224,11 @@ def tell(
     if not method.still:
         method.rule.check(answer, method.lr)
     live.z = None  # the inner loop consumes the graph
-    answer = replace(answer, penalty=_penalty(targets.params, method.weight_decay))
+    answer = replace(
+        answer,
+        penalty=_penalty(targets.params, method.weight_decay),
+        everything=targets.everything_of(z),
+    )
     here = tuple(p.detach().clone() for p in targets.params) if method.rule.returns else ()
     objective, proposal, result = _minimised(
         live.frozen, z, counter.attached(answer), targets, method, progress
@@ -293,15 +302,17 @@ def _minimised(
         if proposal.eta == 0.0:  # the minimiser is θ_t itself
             nothing = InnerResult(0, 0.0, "zero-step", inner_state)
             return Objective(frozen, list(targets.params), surrogate), proposal, nothing
-        if targets.regularise_on is not None:
-            surrogate = surrogate.regularised_on(z.detach()[answer.targets.shape[0] :])
+        if answer.everything is not None and not method.rule.everywhere:
+            surrogate = surrogate.regularised_on(answer.everything)
     penalty = method.weight_decay * proposal.losses_summed
     if proposal.returned:
         put_at(targets.params, progress.accepted)
-    begin = None if proposal.returned else z
-    objective = Objective(frozen, list(targets.params), surrogate, penalty, begin)
+    first = targets.batch if answer.everything is not None and method.rule.everywhere else 0
+    begin = None if proposal.returned else z[first:] if first else z
+    forward = (lambda: frozen()[first:]) if first else frozen
+    objective = Objective(forward, list(targets.params), surrogate, penalty, begin)
     with torch.no_grad():  # evaluations switch it on for themselves
-        result = _solver(targets, method.inner, surrogate)(objective, inner_state)
+        result = _solver(targets, method, surrogate)(objective, inner_state)
     measured = result.decrease is None or math.isfinite(result.decrease)
     if not (measured and all_finite(*targets.params)):
         raise Diverged(
@@ -312,14 +323,15 @@ def _minimised(
 
 
 def _solver(
-    targets: Targets, inner: Inner, surrogate: Surrogate
+    targets: Targets, method: Method, surrogate: Surrogate
 ) -> Callable[[Objective, State], InnerResult]:
     """``inner.minimise``, unless the forward knows a way of its own to do the same (see `Linear`)."""
-    offer = None
-    if targets.regularise_on is None:
-        offer = getattr(targets.forward, "solver_for", None)
-    own = None if offer is None else offer(inner, surrogate, targets.params)
-    return inner.minimise if own is None else own
+    everywhere = method.rule.everywhere and targets.regularise_on is not None
+    forward: Forward | None = targets.regularise_on if everywhere else targets.forward
+    stacked = targets.regularise_on is not None and not everywhere
+    offer = None if stacked else getattr(forward, "solver_for", None)
+    own = None if offer is None else offer(method.inner, surrogate, targets.params)
+    return method.inner.minimise if own is None else own
 
 
 def _joined(query: Query, targets: Targets, journal: Journal) -> tuple[Live, Tensor, int]:

@@ -25,6 +25,7 @@ from targetopt.rules import (
     AdaGradNorm,
     GradientStep,
     LineSearch,
+    Memory,
     Newton,
     Polyak,
     Proximal,
@@ -182,6 +183,8 @@ rules.register("ftrl", FTRL(), title="SSO-FTRL")
 rules.register("trust-region", TrustRegion(), title="SSO-TrustRegion")
 rules.register("polyak", Polyak(), title="SSO-Polyak")
 rules.register("proximal", Proximal(), title="SSO-Proximal")
+rules.register("memory", Memory(), title="SSO-Memory")
+rules.register("miso", Memory(kind="miso"), title="SSO-MISO")
 
 for _name, _maker, _kind in (
     ("armijo", InnerMaker(lambda m, step: Armijo(max_steps=m)), Armijo),

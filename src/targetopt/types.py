@@ -53,6 +53,8 @@ class TargetPoint:
         index: the data rows these examples are, for rules that remember each example.
         revealed: the loss itself, if the answer reveals it everywhere (labels); ``None`` if not.
         penalty: ½λ‖θ_t‖², which the step's objective has beside the loss; `core` fills it in.
+        everything: the targets of all data at this point, if ``regularise_on=`` was given; `core` evaluates
+            them.
     """
 
     targets: Tensor
@@ -64,6 +66,7 @@ class TargetPoint:
     index: Tensor | None = None
     revealed: Loss | None = None
     penalty: float = 0.0
+    everything: Tensor | None = None
 
     @property
     def loss(self) -> Tensor:

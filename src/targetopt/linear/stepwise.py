@@ -75,6 +75,11 @@ class _Stepwise:
             return self._forward, self.setup.loss, index
         return self._forward.rows(rows), self.setup.loss.rows(index), index
 
+    def _everything(self, forward: Linear) -> Linear | None:
+        """The forward of all data, for rules whose surrogate needs it; a full batch is that itself."""
+        everywhere = self.setup.rule.everywhere and forward is not self._forward
+        return self._forward if everywhere else None
+
     def _finite(self, forward: Linear, loss: Loss) -> bool:
         """Whether the targets and the loss's slopes are finite, as an oracle's answer must be."""
         with torch.no_grad():
@@ -129,7 +134,9 @@ class _Sso(_Stepwise):
         if not self._finite(forward, loss):
             return False
         try:
-            report: StepReport = self.optimiser.step(forward, LossOracle(loss), index=index)
+            report: StepReport = self.optimiser.step(
+                forward, LossOracle(loss), index=index, regularise_on=self._everything(forward)
+            )
         except (BadAnswer, BadForward) as error:
             with torch.no_grad():
                 usable = bool(torch.isfinite(loss.value(forward())).all())

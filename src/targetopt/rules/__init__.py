@@ -6,6 +6,7 @@ from targetopt.rules.base import Proposal, Rule
 from targetopt.rules.ftrl import FTRL
 from targetopt.rules.gradient_step import GradientStep
 from targetopt.rules.line_search import LineSearch
+from targetopt.rules.memory import Memory
 from targetopt.rules.mirror_descent import MirrorDescent
 from targetopt.rules.newton import Newton
 from targetopt.rules.polyak import Polyak
@@ -19,6 +20,7 @@ __all__ = [
     "AdaGradNorm",
     "GradientStep",
     "LineSearch",
+    "Memory",
     "MirrorDescent",
     "Newton",
     "Polyak",

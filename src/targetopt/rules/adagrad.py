@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from targetopt.rules.base import Proposal, Rule
-from targetopt.rules.memory import (
+from targetopt.rules.tables import (
     averaged,
     check_memory,
     check_sums,

@@ -72,6 +72,10 @@ class Rule(ABC):
     """Whether the rule may refuse the point it was asked about and go back to the last accepted one, of
     whose parameters a copy is then kept."""
 
+    everywhere: ClassVar[bool] = False
+    """Whether the surrogate is of all data, whose targets ``regularise_on=`` gives (``point.everything``), and
+    not of the batch alone."""
+
     unbounded: ClassVar[bool] = False
     """Whether ``lr=float("inf")`` means something: the surrogate then has no proximal term."""
 
@@ -132,6 +136,11 @@ class Rule(ABC):
         self, z: Tensor, index: Tensor | None, state: State
     ) -> None:
         """Refuse targets this rule cannot work on, before the oracle is asked about them."""
+
+    def check_everything(  # noqa: B027 (for rules that are `everywhere`)
+        self, z: Tensor, everything: Tensor | None, index: Tensor | None, state: State
+    ) -> None:
+        """Refuse, before the oracle is asked, all data's targets that this rule cannot work on."""
 
     def check_state(self, state: State) -> None:
         """Refuse a loaded state that this rule cannot have written."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from targetopt.rules.base import Proposal, Rule
-from targetopt.rules.memory import (
+from targetopt.rules.tables import (
     averaged,
     check_memory,
     check_sums,

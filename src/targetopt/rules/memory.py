@@ -1,88 +1,247 @@
-"""Per-example memory of the rules that remember: rows of a table, found by data index or position."""
+"""Per-example memory: each example's last answer keeps counting until it is asked about again."""
 
 from __future__ import annotations
 
-import math
-import os
+from dataclasses import dataclass, replace
+from os import PathLike
+from pathlib import Path
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from targetopt.types import BadAnswer, BadArgument, TargetPoint, all_finite
+from targetopt.divergence import SquaredEuclidean
+from targetopt.rules.base import Proposal, Rule
+from targetopt.rules.tables import (
+    averaged,
+    memory_kind,
+    on_disk,
+    table_on_disk,
+)
+from targetopt.surrogate import Quadratic
+from targetopt.types import (
+    BadArgument,
+    BadForward,
+    MissingCapability,
+    State,
+    TargetPoint,
+    all_finite,
+    check_entries,
+    is_table,
+)
+
+KINDS = ("saga", "miso")
 
 
-def memory_kind(point: TargetPoint) -> str:
-    """``"per example"`` with ``index=``, else ``"per position"``: what the report says."""
-    return "per position" if point.index is None else "per example"
+@dataclass(frozen=True)
+class Memory(Rule):
+    """The surrogate of *all* examples, from each one's last answer: noise goes to zero, not to a floor.
 
+    A batch alone pulls the model towards itself. With memory, each data row i keeps the last gradient g_i
+    that the oracle gave for it (zero before the first), and with ``"miso"`` also the targets a_i where it
+    was given. After the answer g_i⁺ for the batch B, the surrogate of all n examples is ::
 
-def check_memory(owner: str, table: Tensor | None, z: Tensor, index: Tensor | None) -> None:
-    """Refuse a batch that does not fit the memory, or a memory that would not fit the machine."""
-    rows = z.shape[0] if index is None else int(index.max()) + 1
-    if table is not None and table.shape[1:] != z.shape[1:]:
-        raise BadArgument(
-            f"the rule's memory holds rows of shape {tuple(table.shape[1:])}, the targets have "
-            f"{tuple(z.shape[1:])}. One rule serves one forward; use a second optimiser."
-        )
-    if table is not None and index is None and table.shape[0] != rows:
-        raise BadArgument(
-            f"without index= the rule remembers each position of the batch, and the batch had "
-            f"{table.shape[0]} examples before and has {rows} now. Pass index= (the data rows of "
-            "this batch) to step, or drop the last short batch."
-        )
-    size = rows * math.prod(z.shape[1:]) * z.element_size()
-    if index is not None and size > _memory_of_the_machine():
-        raise BadArgument(
-            f"index= names data row {rows - 1}, and {owner} keeps a row for each up to it: {size / 1e9:.3g} GB. "
-            "Number the examples 0, 1, 2, … by their place in the data set; names or hashes will not do."
-        )
+        saga:  q(z) = ℓ + (1/n) Σ_i [ u_i·(z_i − z_t,i) + (1/2η)‖z_i − z_t,i‖² ]
+               u_i = g_i + (n/b)(g_i⁺ − g_i) on the batch, and u_i = g_i elsewhere
+        miso:  q(z) = c + (1/n) Σ_i [ g_i·(z_i − a_i) + (1/2η)‖z_i − a_i‖² ],
+               with a_i = z_t,i and g_i = g_i⁺ on the batch first
 
+    ``"saga"`` is an unbiased estimate of the full gradient whose variance vanishes at the minimum; in batches
+    of a few times the number of parameters it reaches the minimum in tens of epochs. ``"miso"`` minimises an
+    upper bound of the loss (η ≤ 1/L), never overshoots, and needs as many epochs as full-batch SSO needs steps.
+    On the full batch both are `GradientStep`. ``lr=None`` means 1/(2L).
 
-def _memory_of_the_machine() -> float:
-    try:
-        return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    except (AttributeError, OSError, ValueError):  # not said on every system
-        return 2.0**40
+    The surrogate is of all examples, so the inner solver needs the targets of all of them: give
+    ``step(..., index=rows, regularise_on=lambda: model(x_all))``, where ``rows`` are the batch's places in
+    ``x_all``. There is no cheaper form on the batch's rows alone: with g_i⁺ − g_i + mean(g) in their place the
+    models' Jacobians do not average out, and the method would end somewhere else than at the minimum. The
+    memory saves calls of the oracle, not of the model. (`to.linear.fit` needs neither: a linear model's
+    Gram matrix stands for all examples, and is factored once.)
 
+    With ``"saga"`` one example may be moved by h_i/b times its usual step, where h_i is its leverage (the mean
+    is the number of parameters, or n if those are more). Where the model has many parameters for its batch,
+    choose lr ≲ b/(n·L), or ``"miso"``. Where all examples can be fitted at once (interpolation), plain
+    `GradientStep` has no noise to lose and is faster than either.
 
-def check_sums(owner: str, sums: Tensor) -> None:
-    """Refuse sums over gradients that have left the numbers of their type."""
-    if not all_finite(sums):
-        raise BadAnswer(
-            f"{owner}: the sums over the gradients seen so far leave the range of {sums.dtype}. The oracle's "
-            "gradients are far too large: scale the loss (and its gradients) down, or compute in float64."
-        )
+    Args:
+        kind: ``"saga"`` or ``"miso"``.
+        directory: where to keep the tables in a file that is mapped into memory and gone when the program
+            ends; ``None`` keeps them in memory. A table has one row of targets per example. (``state_dict()``
+            then refers to the file: save or copy it before the next step, as with torch's own optimisers.)
 
+    Example:
+        >>> import torch, targetopt as to
+        >>> x = torch.tensor([[1.0], [2.0], [1.0], [3.0]], dtype=torch.float64)
+        >>> y = torch.tensor([1.0, 0.0, 2.0, 1.0], dtype=torch.float64)  # no line fits all of them
+        >>> w = torch.zeros(1, dtype=torch.float64, requires_grad=True)
+        >>> opt = to.SSO([w], lr=0.5, rule=to.Memory(), inner=to.Exact())
+        >>> for t in range(200):
+        ...     rows = torch.tensor([t % 2, 3 - t % 2])
+        ...     oracle = to.LossOracle(to.losses.Squared(y[rows]))
+        ...     report = opt.step(
+        ...         lambda: x[rows] @ w, oracle, index=rows, regularise_on=lambda: x @ w
+        ...     )
+        >>> bool(torch.isclose(w[0], (x[:, 0] @ y) / (x[:, 0] @ x[:, 0]), rtol=1e-12))
+        True
+        >>> report.memory
+        'per example'
 
-def grown(table: Tensor | None, point: TargetPoint) -> Tensor:
-    """A fresh copy of the table with a (zero) row for every example of this point."""
-    z = point.targets
-    rows = z.shape[0] if point.index is None else int(point.index.max()) + 1
-    if table is None:
-        return z.new_zeros((rows, *z.shape[1:]))
-    table = table.to(z)
-    if table.shape[0] < rows:
-        more = z.new_zeros((rows - table.shape[0], *z.shape[1:]))
-        return torch.cat([table, more])
-    return table.clone()
-
-
-def averaged(entries: Tensor, point: TargetPoint) -> Tensor:
-    """``entries``, with the mean of its copies for every data row that occurs more than once.
-
-    Copies then write the same to their row, so none is lost and their order decides nothing; and a
-    batch in which every example stands twice is remembered as if each stood there once.
+    References: Defazio, Bach, Lacoste-Julien, *SAGA*, NIPS 2014; Mairal, *Incremental
+    majorization-minimization optimization* (MISO), SIAM J. Optim. 2015; Defazio, Domke, Caetano, *Finito*,
+    ICML 2014.
     """
-    if point.index is None:
-        return entries
-    rows, places, copies = torch.unique(point.index, return_inverse=True, return_counts=True)
-    if rows.shape[0] == entries.shape[0]:
-        return entries
-    sums = entries.new_zeros((rows.shape[0], *entries.shape[1:])).index_add_(0, places, entries)
-    means: Tensor = sums / copies.reshape(-1, *([1] * (entries.ndim - 1)))
-    return means[places]
 
+    kind: str = "saga"
+    directory: str | PathLike[str] | None = None
 
-def rows_of(point: TargetPoint) -> Tensor | slice:
-    """What selects this point's rows from a table."""
-    return slice(None) if point.index is None else point.index
+    everywhere: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise BadArgument(f"Memory: kind={self.kind!r} must be 'saga' or 'miso'")
+        if self.directory is not None and not Path(self.directory).is_dir():
+            raise BadArgument(
+                f"Memory: directory={str(self.directory)!r} is not a directory. Make it first, on a disk with room "
+                "for one row of targets per example, or pass None to keep the tables in memory."
+            )
+
+    def propose(self, point: TargetPoint, lr: float | None, decay: float, state: State) -> Proposal:
+        eta = self.step_size(point, lr, decay)
+        z, g = averaged(point.targets, point), averaged(point.gradients, point)
+        everything, rows = point.everything, self._rows(point)
+        before = state["gradients"][rows] if state else torch.zeros_like(g)
+        kept = self._remembered(point, rows, z, g, state)
+        memory = memory_kind(point)
+        if everything is None:  # the batch is all there is, and every example is fresh
+            return Proposal(SquaredEuclidean().surrogate(point, eta), kept, eta, memory)
+        current = self._current(kept)
+        metric = z.new_tensor(1.0 / eta)
+        if self.kind == "miso":
+            q = Quadratic(current["targets"], current["gradients"], metric, point.loss)
+            q = replace(q, constant=2 * point.loss - q.value(everything))
+            return Proposal(q, kept, eta, memory)
+        # u = table after the step + the batch's changes, n/b − 1 times (each copy of a row is one of b)
+        n, b = everything.shape[0], z.shape[0]
+        copies = torch.bincount(rows, minlength=n).to(z)[rows]
+        weight = (n / b - copies.reciprocal()).reshape(-1, *([1] * (z.ndim - 1)))
+        u = current["gradients"].index_add(0, rows, weight * (g - before))
+        return Proposal(Quadratic(everything, u, metric, point.loss), kept, eta, memory)
+
+    @staticmethod
+    def _rows(point: TargetPoint) -> Tensor:
+        if point.index is not None:
+            return point.index
+        return torch.arange(point.targets.shape[0], device=point.targets.device)
+
+    def _remembered(
+        self, point: TargetPoint, rows: Tensor, z: Tensor, g: Tensor, state: State
+    ) -> State:
+        """The tables after this step; those of ``state`` keep what they say.
+
+        On disk a table is not copied: this step's rows wait beside it, and are written when the next step
+        begins, by which time this one has been adopted. To write them twice does no harm.
+        """
+        fresh = {"gradients": g} | ({"targets": z} if self.kind == "miso" else {})
+        kept: State = {}
+        for name, entries in fresh.items():
+            if self.directory is None:
+                table = state[name].to(z, copy=True) if state else self._empty(name, point, rows)
+                table[rows] = entries
+            else:
+                table = state[name] if state else self._empty(name, point, rows)
+                if not on_disk(table):
+                    table = table_on_disk(table, self.directory)
+                if "rows" in state:
+                    table[state["rows"]] = state[f"fresh_{name}"].to(table)
+                kept[f"fresh_{name}"] = entries
+            kept[name] = table
+        return kept if self.directory is None else {**kept, "rows": rows}
+
+    @staticmethod
+    def _empty(name: str, point: TargetPoint, rows: Tensor) -> Tensor:
+        """Before an example was asked about: no gradient, at the targets where the run began."""
+        z = point.targets
+        if name == "targets" and point.everything is not None:
+            return point.everything.clone()
+        n = int(rows.max()) + 1 if point.everything is None else point.everything.shape[0]
+        return z.new_zeros((n, *z.shape[1:]))
+
+    def _current(self, kept: State) -> dict[str, Tensor]:
+        """The tables with the rows that wait beside them."""
+        names = ["gradients", "targets"] if self.kind == "miso" else ["gradients"]
+        if self.directory is None:
+            return {name: kept[name] for name in names}
+        tables: dict[str, Tensor] = {name: kept[name].clone() for name in names}
+        for name, table in tables.items():
+            table[kept["rows"]] = kept[f"fresh_{name}"]
+        return tables
+
+    def check_everything(
+        self, z: Tensor, everything: Tensor | None, index: Tensor | None, state: State
+    ) -> None:
+        b = z.shape[0]
+        if everything is None:
+            covered = b if index is None else int(torch.unique(index).shape[0])
+            n = b if index is None else int(index.max()) + 1
+            if state:
+                n = max(n, state["gradients"].shape[0])
+            if covered < n:
+                raise MissingCapability(
+                    f"Memory minimises the surrogate of all {n} examples, and this batch has {covered} of them. Pass "
+                    "regularise_on=lambda: model(x_all), the forward of all of them, beside index=. Without it "
+                    "every batch must be the full one."
+                )
+        else:
+            n = everything.shape[0]
+            if index is None and b != n:
+                raise BadArgument(
+                    f"Memory needs index=, the places of the batch's {b} examples among the {n} of regularise_on()"
+                )
+            if index is not None and int(index.max()) >= n:
+                raise BadArgument(
+                    f"index= names row {int(index.max())}; regularise_on() gives the rows 0 … {n - 1}. The index "
+                    "must be the place of each example in what regularise_on() gives."
+                )
+            if not all_finite(everything):
+                raise BadForward(
+                    "regularise_on() returned targets that are not finite: the model has diverged, or its input "
+                    "has nan or inf. Nothing was asked of the oracle."
+                )
+        if state and state["gradients"].shape != (n, *z.shape[1:]):
+            known = state["gradients"]
+            raise BadArgument(
+                f"Memory holds {known.shape[0]} examples with targets of shape {tuple(known.shape[1:])}; now there are "
+                f"{n} of shape {tuple(z.shape[1:])}. The examples must stay the same; use a second optimiser for "
+                "other data."
+            )
+
+    def check_state(self, state: State) -> None:
+        check_entries("Memory", state)
+        if not state:
+            return
+        names = ["gradients", "targets"] if self.kind == "miso" else ["gradients"]
+        if not (state.keys() >= set(names) and is_table(state["gradients"])):
+            raise BadArgument(
+                f"Memory(kind={self.kind!r}): the saved state must hold the tables {', '.join(names)}; it holds "
+                f"{', '.join(sorted(map(str, state))) or 'nothing'}. It was saved with another kind, or is damaged."
+            )
+        shape, rows = state["gradients"].shape, state.get("rows")
+
+        def waiting(value: Any) -> bool:
+            same = isinstance(rows, Tensor) and rows.ndim == 1
+            return same and is_table(value) and value.shape == (rows.shape[0], *shape[1:])  # type: ignore[union-attr]
+
+        def are_rows(value: Any) -> bool:
+            whole = isinstance(value, Tensor) and value.dtype == torch.long and value.ndim == 1
+            if not whole or not {f"fresh_{name}" for name in names} <= state.keys():
+                return False
+            return value.numel() == 0 or bool((value >= 0).all() and (value < shape[0]).all())
+
+        check_entries(
+            "Memory",
+            state,
+            targets=lambda table: is_table(table) and table.shape == shape,
+            rows=are_rows,
+            fresh_gradients=waiting,
+            fresh_targets=waiting,
+        )

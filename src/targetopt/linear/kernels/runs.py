@@ -14,7 +14,7 @@ from targetopt.linear import baselines as rivals
 from targetopt.linear.coordinates import FORMS
 from targetopt.linear.design import Design, SparseDesign
 from targetopt.linear.engine import PLACES, Engine, Setup, Steps, checked_part, not_negative
-from targetopt.linear.kernels import baselines, sso
+from targetopt.linear.kernels import baselines, memory, sso
 from targetopt.linear.kernels.arguments import (
     BACKWARD_CALLS,
     FIRST,
@@ -37,22 +37,29 @@ from targetopt.rules import Rule
 
 def engine(setup: Setup) -> Engine | None:
     """Compiled loops for this run; None if a part has no kernel of its own."""
-    baseline = setup.baseline
-    known = has(setup.rule, setup.inner) if baseline is None else type(baseline) in BASELINES
+    baseline, columns = setup.baseline, setup.design.shape[1]
+    remembers = baseline is None and memory.runs_in_kernels(setup.rule, setup.inner, columns)
+    known = type(baseline) in BASELINES
+    if baseline is None:
+        known = has(setup.rule, setup.inner, columns)
     form = setup.loss.scalar_form() if known else None
     loss = loss_spec(form)
     if form is None or loss is None:
         return None
     labels = np.array(form.labels.numpy(), dtype=np.float64)
     objective = Objective(labels, loss, setup.weight_decay)
+    if remembers:
+        return memory.CompiledMemory(setup, objective)
     if baseline is None:
         return _CompiledSso(setup, objective)
     return _CompiledBaseline(setup, objective, baseline)
 
 
-def has(rule: Rule, inner: Inner) -> bool:
-    """Whether both have kernels of their own."""
-    return type(rule) in RULES and type(inner) in SOLVERS
+def has(rule: Rule, inner: Inner, columns: int = 1) -> bool:
+    """Whether both have kernels of their own, on a matrix with so many columns."""
+    if type(rule) in RULES and type(inner) in SOLVERS:
+        return True
+    return memory.runs_in_kernels(rule, inner, columns)
 
 
 class _Compiled:
