@@ -8,6 +8,7 @@ import random
 import shutil
 import signal
 import sqlite3
+import threading
 import time
 from decimal import Decimal
 from pathlib import Path
@@ -15,7 +16,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet
 import pytest
+import torch
 
+import targetopt as to
 from targetopt.oracle.budget import Cost
 from targetopt.oracle.errors import DamagedLedger, LedgerError, WrongLedger
 from targetopt.oracle.ledger import Ledger
@@ -203,6 +206,91 @@ def test_a_full_disk_is_said_and_survived(tmp_path):
         assert is_replayed(ledger, question(0))
         assert is_replayed(ledger, question(2))
     assert verified(path).questions == 2
+
+
+# -- what is written, and how often -----------------------------------------------------------------
+
+
+def _commits(ledger: Ledger, monkeypatch) -> list[list[str]]:
+    """The kinds of events of every commit from now on."""
+    found: list[list[str]] = []
+    real = ledger._log._committed
+
+    def counting(groups):
+        found.append([event.body["kind"] for events in groups for event in events])
+        return real(groups)
+
+    monkeypatch.setattr(ledger._log, "_committed", counting)
+    return found
+
+
+def test_a_question_of_one_request_costs_two_commits(tmp_path, monkeypatch):
+    with (
+        to.Ledger(tmp_path / "run.ledger") as ledger,
+        to.RemoteOracle(lambda z: (z**2 / 2, z), ledger=ledger, name="squares") as oracle,
+    ):
+        commits = _commits(ledger, monkeypatch)
+        for number in range(3):
+            oracle.query(torch.arange(4.0) + number)
+    assert commits == 3 * [["question", "reserved", "sent"], ["answered"]]
+
+
+def test_a_request_that_is_paid_by_attempt_is_sent_only_when_it_has_its_turn(tmp_path, monkeypatch):
+    """Without keys, what is written as sent and was not would count as paid after a crash."""
+    with (
+        to.Ledger(tmp_path / "run.ledger") as ledger,
+        to.RemoteOracle(
+            lambda z: (z**2 / 2, z), ledger=ledger, name="squares", price=1, batch=2, concurrency=1
+        ) as oracle,
+    ):
+        commits = _commits(ledger, monkeypatch)
+        oracle.query(torch.arange(4.0))
+    first = ["question", "reserved", "reserved"]
+    assert commits == [first, ["sent"], ["answered"], ["sent"], ["answered"]]
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.2])
+def test_requests_that_were_announced_and_not_sent_cost_nothing(tmp_path, seconds):
+    """The first request fails for good, or time runs out; the others never had their turn."""
+
+    def simulator(z):
+        time.sleep(30 * seconds)
+        raise TypeError("no such engine")
+
+    budget = to.Budget(seconds=seconds) if seconds else to.Budget()
+    with (
+        to.Ledger(tmp_path / "run.ledger") as ledger,
+        to.RemoteOracle(
+            simulator, ledger=ledger, name="x", batch=1, concurrency=1, budget=budget
+        ) as oracle,
+    ):
+        with pytest.raises(to.BudgetExceeded if seconds else TypeError):
+            oracle.query(torch.arange(6.0))
+        assert not ledger.unsettled()
+        assert (ledger.spent.calls, ledger.spent.rows, ledger.maybe.rows) == (1, 1, 1)
+        assert (budget.spent.calls, budget.spent.rows) == (1, 1)
+
+
+def test_those_who_write_at_the_same_time_share_commits(tmp_path, monkeypatch):
+    with Ledger(tmp_path / "run.ledger") as ledger:
+        commits = _commits(ledger, monkeypatch)
+        go = threading.Barrier(8)
+
+        def work(number: int) -> None:
+            go.wait()
+            for i in range(6):
+                ask(ledger, question(100 * number + i))
+
+        threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(ledger.questions) == 48
+        assert sum(map(len, commits)) == 4 * 48
+        assert len(commits) < 3 * 48 / 2  # three writes for each question
+    with Ledger(tmp_path / "run.ledger") as ledger:
+        assert all(is_replayed(ledger, question(100 * n + i)) for n in range(8) for i in range(6))
 
 
 # -- killed -----------------------------------------------------------------------------------------

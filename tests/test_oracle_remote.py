@@ -10,7 +10,6 @@ import threading
 import time
 from decimal import Decimal
 
-import numpy as np
 import pytest
 import torch
 
@@ -379,9 +378,9 @@ def test_the_rate_is_kept():
         return z**2 / 2, z
 
     with to.RemoteOracle(simulator, batch=1, rate=50.0) as oracle:
+        begun = time.monotonic()
         oracle.query(torch.arange(6.0))
-    gaps = np.diff(sorted(moments))
-    assert gaps.sum() >= 5 / 50 * 0.9
+    assert max(moments) - begun >= 5 / 50  # the sixth is five fiftieths of a second after the first
 
 
 def test_a_slow_request_is_hedged():

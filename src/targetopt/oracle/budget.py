@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from decimal import Decimal
 from numbers import Real
 from typing import Any
@@ -25,7 +25,7 @@ def exact(name: str, amount: Any) -> Decimal:
     return value
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Cost:
     """What requests cost: calls sent, rows, seconds waited, money."""
 
@@ -35,10 +35,20 @@ class Cost:
     money: Decimal = Decimal(0)
 
     def __add__(self, other: Cost) -> Cost:
-        return Cost(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+        return Cost(
+            self.calls + other.calls,
+            self.rows + other.rows,
+            self.seconds + other.seconds,
+            self.money + other.money,
+        )
 
     def __sub__(self, other: Cost) -> Cost:
-        return Cost(*(getattr(self, f.name) - getattr(other, f.name) for f in fields(self)))
+        return Cost(
+            self.calls - other.calls,
+            self.rows - other.rows,
+            self.seconds - other.seconds,
+            self.money - other.money,
+        )
 
 
 class Budget:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain, starmap
 
 from targetopt.oracle.columns import Columns, digest, pack, taken
 
@@ -43,12 +44,14 @@ class Question:
 
 
 def as_ranges(positions: Sequence[int]) -> list[list[int]]:
-    """Ascending positions as [start, stop) pairs.
+    """Ascending positions, each there once, as [start, stop) pairs.
 
     Example:
         >>> as_ranges([0, 1, 2, 5])
         [[0, 3], [5, 6]]
     """
+    if positions and positions[-1] - positions[0] == len(positions) - 1:  # as most are
+        return [[positions[0], positions[-1] + 1]]
     ranges: list[list[int]] = []
     for position in positions:
         if ranges and ranges[-1][1] == position:
@@ -60,4 +63,4 @@ def as_ranges(positions: Sequence[int]) -> list[list[int]]:
 
 def from_ranges(ranges: Sequence[Sequence[int]]) -> list[int]:
     """The positions that `as_ranges` shortened."""
-    return [position for start, stop in ranges for position in range(start, stop)]
+    return list(chain.from_iterable(starmap(range, ranges)))

@@ -12,7 +12,7 @@ from __future__ import annotations
 import secrets
 import threading
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -21,6 +21,8 @@ from targetopt.oracle.budget import Cost
 from targetopt.oracle.columns import Columns, digest, pack
 from targetopt.oracle.ledger.log import Event, Line
 from targetopt.oracle.question import Question, as_ranges, from_ranges
+
+NOTHING = Cost()
 
 
 @dataclass
@@ -41,6 +43,7 @@ class Request:
         billed: what the service said it billed, for answers and failures.
         answered: rows that were answered.
         settled: how an attempt that an earlier process left underway was settled.
+        counted: the cost, and what of it may have been paid, as they are in the book's totals.
     """
 
     number: int
@@ -56,6 +59,7 @@ class Request:
     billed: Decimal = Decimal(0)
     answered: int = 0
     settled: str = ""
+    counted: tuple[Cost, Cost] = (NOTHING, NOTHING)
 
     @property
     def unknown(self) -> int:
@@ -69,6 +73,8 @@ class Request:
     def maybe(self) -> Cost:
         """What may have been paid without an answer."""
         times = self.unknown
+        if not times:
+            return NOTHING
         money = (times - self.stated) * self.price
         if self.keyed:
             money = max(Decimal(0), times * self.price - self.billed)
@@ -81,7 +87,8 @@ class Request:
     @property
     def cost(self) -> Cost:
         """All that this request cost, what may have been paid included."""
-        return Cost(self.calls, self.answered, 0.0, self.billed) + self.maybe
+        certain = Cost(self.calls, self.answered, 0.0, self.billed)
+        return certain + self.maybe if self.unknown else certain
 
 
 class Book:
@@ -93,8 +100,9 @@ class Book:
         self.sessions = 0
         self.oracles: list[str] = []
         self.requests: dict[int, Request] = {}
-        self.spent = Cost()
         self.maybe = Cost()
+        self._requested = Cost()
+        self._waited = 0.0
         self.refused = 0
         self.questions: dict[str, int] = {}
         self._answers: dict[str, list[Line]] = defaultdict(list)
@@ -159,9 +167,9 @@ class Book:
         reason: str,
         *,
         lost: bool,
-        price: Decimal,
-        seconds: float,
-        waited: float,
+        price: Decimal = Decimal(0),
+        seconds: float = 0.0,
+        waited: float = 0.0,
         unsent: bool = False,
     ) -> Event:
         body = {"kind": "failed", "request": request.number, "attempt": attempt, "lost": lost}
@@ -184,7 +192,37 @@ class Book:
     def apply(self, line: Line) -> None:
         """Take an event in."""
         with self._guard:
-            getattr(self, f"_on_{line.body['kind']}")(line)
+            self._take_in(line)
+            number = line.body.get("request")
+            if number is not None:
+                self._count(self.requests[number])
+
+    def load(self, lines: Iterable[Line]) -> Iterator[Line]:
+        """Take in many events, as `apply` would one by one, and pass them on; totals are summed at the end."""
+        with self._guard:
+            for line in lines:
+                self._take_in(line)
+                yield line
+            for request in self.requests.values():
+                self._count(request)
+
+    def _take_in(self, line: Line) -> None:
+        getattr(self, f"_on_{line.body['kind']}")(line)
+
+    def _count(self, request: Request) -> None:
+        """Bring the totals up to date with what a request costs by now."""
+        cost, maybe = request.cost, request.maybe
+        counted, maybe_counted = request.counted
+        request.counted = (cost, maybe)
+        self._requested += cost - counted
+        if maybe is not maybe_counted:
+            self.maybe += maybe - maybe_counted
+
+    @property
+    def spent(self) -> Cost:
+        """What all requests cost, what may have been paid and the time that was waited included."""
+        with self._guard:
+            return self._requested + Cost(seconds=self._waited)
 
     def _on_run(self, line: Line) -> None:
         self.run = line.body["run"]
@@ -213,23 +251,22 @@ class Book:
         self._next = max(self._next, number + 1)
 
     def _on_sent(self, line: Line) -> None:
-        request = self._changing(line)
+        request = self.requests[line.body["request"]]
         request.calls += 1
         request.underway.add(line.body["attempt"])
-        self._changed(request)
 
     def _on_answered(self, line: Line) -> None:
         body = line.body
-        request = self._changing(line)
+        request = self.requests[body["request"]]
         request.underway.discard(body["attempt"])
         request.answered += sum(stop - start for start, stop in body["positions"])
         request.bill(Decimal(body["price"]))
-        self._changed(request, body["waited"])
+        self._waited += body["waited"]
         self._keep_answer(line)
 
     def _on_failed(self, line: Line) -> None:
         body = line.body
-        request = self._changing(line)
+        request = self.requests[body["request"]]
         request.underway.discard(body["attempt"])
         request.calls -= "unsent" in body  # it was still waiting for its turn
         price = Decimal(body["price"])
@@ -237,24 +274,13 @@ class Book:
         request.stated += bool(body["lost"] and price)
         request.bill(price)
         self.refused += not body["lost"] and "unsent" not in body
-        self._changed(request, body["waited"])
+        self._waited += body["waited"]
 
     def _on_settled(self, line: Line) -> None:
-        request = self._changing(line)
+        request = self.requests[line.body["request"]]
         request.settled = line.body["how"]
         request.lost += len(request.underway)
         request.underway.clear()
-        self._changed(request)
-
-    def _changing(self, line: Line) -> Request:
-        request = self.requests[line.body["request"]]
-        self.spent -= request.cost
-        self.maybe -= request.maybe
-        return request
-
-    def _changed(self, request: Request, waited: float = 0.0) -> None:
-        self.spent += request.cost + Cost(seconds=waited)
-        self.maybe += request.maybe
 
     def _keep_answer(self, line: Line) -> None:
         """Without a file, answers are the asker's to keep."""

@@ -89,8 +89,7 @@ class Ledger(Book):
         trusted = 0
         self.last_seen = 0.0
         try:
-            for line in self._log.lines():
-                self.apply(line)
+            for line in self.load(self._log.lines()):
                 trusted = line.seq
                 self.last_seen = max(self.last_seen, line.body.get("at", 0.0))
         except (KeyError, AttributeError, TypeError, ValueError, ArithmeticError) as error:

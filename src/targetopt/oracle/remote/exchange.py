@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import random
 import time
 from collections import deque
@@ -19,12 +20,13 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 
 import anyio
+import anyio.lowlevel
 
 from targetopt.oracle.budget import Budget, Cost, Held
 from targetopt.oracle.columns import Columns, joined, taken
 from targetopt.oracle.errors import BudgetExceeded, OracleUnavailable
 from targetopt.oracle.forms import Form, finite_rows
-from targetopt.oracle.ledger import Book, Request
+from targetopt.oracle.ledger import Book, Event, Request
 from targetopt.oracle.progress import Tally
 from targetopt.oracle.question import Question
 from targetopt.oracle.remote.outcome import Failed, Reply, Transport
@@ -34,6 +36,13 @@ from targetopt.types import BadAnswer
 
 class Stopped(Exception):
     """The user stopped the question; what came is kept."""
+
+
+class NotSent(Failed):
+    """The question ended while a request waited for its turn."""
+
+    def __init__(self) -> None:
+        super().__init__("not sent", lost=False, again=False)
 
 
 @dataclass(frozen=True)
@@ -58,15 +67,23 @@ class Work:
     bases: dict[int, Cost] = field(default_factory=dict)
     since: float = field(default_factory=time.monotonic)
     sends: dict[int, int] = field(default_factory=dict)
+    announced: dict[int, int] = field(default_factory=dict)
     numbers: dict[int, int] = field(default_factory=dict)
     failure: BaseException | None = None
     stopped: bool = False
+    doomed: bool = False
+
+    @property
+    def ending(self) -> bool:
+        """Whether nothing more is to be sent: the user stopped it, or a request failed for good."""
+        return self.stopped or self.doomed or self.failure is not None
 
     def sent(self, request: Request, book: Book) -> int:
         """Count an attempt; its number, unique within the request."""
         number = request.number
         self.sends[number] = self.sends.get(number, 0) + 1
-        last = self.numbers.get(number, book.requests[number].calls)
+        known = book.requests.get(number)
+        last = self.numbers.get(number, 0 if known is None else known.calls)
         self.numbers[number] = last + 1
         return last + 1
 
@@ -162,13 +179,12 @@ class Exchange:
     async def finish(self, work: Work) -> Columns:
         """Send what is missing; the whole answer, in the question's order."""
         if work.waiting:
-            fresh = [r for r in work.waiting if r.number not in self.book.requests]
-            events = [] if self.book.knows(work.question) else [self.book.asked(work.question)]
-            await _written(self.book.write([*events, *map(self.book.reserved, fresh)]))
+            await _written(self.book.write(self._opening(work)))
             self.tally.reserved(sum(len(r.positions) for r in work.waiting))
             try:
                 await self._exchanged(work)
             finally:
+                await self._withdrawn(work)
                 for number, hold in work.holds.items():
                     hold.settle(self._came_to(number, work))
         if work.failure is not None:
@@ -176,6 +192,30 @@ class Exchange:
         if work.missing():
             raise Stopped
         return joined(work.parts, work.question.rows)
+
+    def _opening(self, work: Work) -> list[Event]:
+        """What is written before anything is sent: the question, its requests, and those that go first."""
+        events = [] if self.book.knows(work.question) else [self.book.asked(work.question)]
+        fresh = [r for r in work.waiting if r.number not in self.book.requests]
+        events += map(self.book.reserved, fresh)
+        if self._ahead:
+            for request in itertools.islice(work.waiting, self._workers):
+                work.announced[request.number] = attempt = work.sent(request, self.book)
+                events.append(self.book.sent(request, attempt))
+        return events
+
+    async def _withdrawn(self, work: Work) -> None:
+        """Requests that were announced and never came to their turn."""
+        events = [
+            self.book.failed(
+                self.book.requests[number], attempt, NotSent().reason, lost=False, unsent=True
+            )
+            for number, attempt in work.announced.items()
+        ]
+        if events:
+            with anyio.CancelScope(shield=True):
+                await _written(self.book.write(events))
+            work.announced.clear()
 
     def _came_to(self, number: int, work: Work) -> Cost:
         request = self.book.requests.get(number)
@@ -196,7 +236,7 @@ class Exchange:
             )
 
     async def _worker(self, work: Work) -> None:
-        while work.waiting and work.failure is None and not work.stopped:
+        while work.waiting and not work.ending:
             request = work.waiting.popleft()
             try:
                 await self._answered(request, work)
@@ -216,9 +256,9 @@ class Exchange:
                             return
                         self.tally.retries += 1
                     await self._hedged(request, work)
+        except NotSent:
+            return
         except Failed as error:
-            if work.stopped and error.reason == "not sent":
-                return
             if error.__cause__ is not None and not error.again:
                 raise error.__cause__ from None  # the user's own error, as it is
             raise OracleUnavailable(
@@ -285,35 +325,39 @@ class Exchange:
 
     async def _attempt(self, request: Request, work: Work, *, copy: bool = False) -> None:
         """Send once, with everything written down; a copy of a slow request does not wait for a place."""
-        number = work.sent(request, self.book)
+        announced = work.announced.pop(request.number, None)
+        number = work.sent(request, self.book) if announced is None else announced
         if work.sends[request.number] > 1:
             self._hold_more(request, work)
         sent = self.book.sent(request, number)
-        if self._ahead:
+        columns = work.question.take(request.positions)
+        if self._ahead and announced is None:
             await _written(self.book.write([sent]))
         begun, on_its_way = time.monotonic(), False
         try:
             async with contextlib.nullcontext() if copy else self.places():
                 await self.pace.turn()
-                if work.stopped or work.failure is not None:
-                    raise Failed("not sent", lost=False, again=False)
+                if work.ending:
+                    raise NotSent
                 if not self._ahead:
                     await _written(self.book.write([sent]))
                 self.tally.sent()
-                columns = work.question.take(request.positions)
                 begun, on_its_way = time.monotonic(), True
                 with anyio.fail_after(self.terms.timeout):
                     reply = await self.transport.send(request, work.question, columns)
+            await anyio.lowlevel.cancel_shielded_checkpoint()  # who waits for the place sends first
             positions, answer = self._checked(reply, request, columns)
         except BaseException as error:
             failed = _as_failed(error, self.terms.timeout)
             if failed.retry_after is not None:
                 self.pace.pause(failed.retry_after)
+            if not failed.again and self.terms.retries.hedge_after is None:
+                work.doomed = True  # before others, who wait for the place, are sent
             if on_its_way or self._ahead:
                 event = self.book.failed(
                     request,
                     number,
-                    failed.reason if on_its_way else "not sent",
+                    failed.reason if on_its_way else NotSent().reason,
                     lost=failed.lost and on_its_way,
                     unsent=not on_its_way,
                     price=failed.price,
