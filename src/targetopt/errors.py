@@ -23,3 +23,7 @@ class MissingCapability(TargetoptError, TypeError):
 
 class Diverged(TargetoptError, ArithmeticError):
     """The inner solver left the finite numbers; the parameters were put back."""
+
+
+class RankFailed(TargetoptError, RuntimeError):
+    """Another rank could not do the step, so no rank did it; or the ranks do not agree."""
