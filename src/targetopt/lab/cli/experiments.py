@@ -149,6 +149,9 @@ def run(
 
 def list_(
     what: Annotated[What | None, typer.Argument(help="One kind; all if left out.")] = None,
+    oracle: Annotated[
+        bool, typer.Option("--oracle", help="Only problems whose oracle is expensive.")
+    ] = False,
 ) -> None:
     """List the problems, methods and figures that specifications and commands can name.
 
@@ -157,23 +160,28 @@ def list_(
         targetopt list
 
         targetopt list methods
+
+        targetopt list problems --oracle
     """
     tables: dict[What, Callable[[], RenderableType]] = {
-        What.problems: _problem_table,
+        What.problems: lambda: _problem_table(oracle),
         What.methods: _method_table,
         What.figures: _figures,
     }
     with clear_errors():
-        for kind in [what] if what else list(What):
+        only = What.problems if oracle else what
+        for kind in [only] if only else list(What):
             console.print(tables[kind](), soft_wrap=True)
 
 
-def _problem_table() -> Table:
+def _problem_table(oracle: bool) -> Table:
     from targetopt.lab import problems
 
     table = Table("problem", "what it is", "options", box=None)
     for name in problems.names():
         declared = problems.declaration(name)
+        if oracle and not declared.expensive:
+            continue
         options = ", ".join(f"{key}={item.default!r}" for key, item in declared.options.items())
         table.add_row(name, declared.description, options)
     return table

@@ -36,6 +36,9 @@ COMMANDS: dict[str, Entry] = {
     "reproduce": Entry(
         "reproduce", "reproduce", "Reproduce figures of the paper, and judge their claims."
     ),
+    "oracles": Entry(
+        "oracles", "app", "Study which method needs the fewest calls of an expensive oracle."
+    ),
     "report": Entry(
         "results", "report", "Write report.html, figures as png and pdf, and tables as csv."
     ),

@@ -70,6 +70,10 @@ class Problem(ABC):
         loss: the loss on all examples, in target space; None if only the oracle knows it.
         weight_decay: λ of ½λ‖θ‖² in the objective (θ: all parameters, bias included).
         linear: the data of a linear problem for the compiled driver; None for other models.
+        expensive: whether calls of the oracle are what counts. Then every answer is recorded, and a run is over
+            when as many questions were asked as it has steps.
+        answers_tell: whether the loss of a question about all examples is the objective, as it is unless
+            methods may ask easier questions than the problem poses.
     """
 
     name: str
@@ -77,6 +81,8 @@ class Problem(ABC):
     loss: Loss | None = None
     weight_decay: float = 0.0
     linear: LinearData | None = None
+    expensive: bool = False
+    answers_tell: bool = True
 
     @abstractmethod
     def model(self, seed: int) -> nn.Module:
@@ -131,13 +137,15 @@ class Problem(ABC):
 
     @property
     def reveals(self) -> frozenset[str]:
-        """What the oracle tells beyond losses and gradients: of ``"value"`` and ``"curvature"``."""
+        """What the oracle tells beyond losses and gradients: ``"value"``, ``"curvature"``, ``"revealed"``, …"""
         if self.loss is None:
             oracle = self.oracle()
-            offers = {name: getattr(oracle, name, None) for name in ("value", "curvature")}
+            names = ("value", "curvature", "revealed", "majoriser")
+            offers = {name: getattr(oracle, name, None) for name in names}
             return frozenset(name for name, offered in offers.items() if offered is not None)
         curved = type(self.loss).curvature is not Loss.curvature
-        return frozenset({"value", "curvature"} if curved else {"value"})
+        known = {"value", "revealed", *(["majoriser"] if self.loss.smoothness is not None else [])}
+        return frozenset({*known, "curvature"} if curved else known)
 
     # -- what the engine asks ---------------------------------------------------------------------
 

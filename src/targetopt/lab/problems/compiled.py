@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from targetopt import linear
+from targetopt.lab.problems.session import Session
 from targetopt.lab.problems.states import check_tensor
 from targetopt.types import BadArgument, Counts, Diverged
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from targetopt.lab.spec.config import RunConfig
 
 
-class CompiledSession:
+class CompiledSession(Session):
     """A run of a linear problem in the compiled driver: same start, same batches, same iterates."""
 
     records_all = False

@@ -25,6 +25,13 @@ class Declaration:
         """The options that :func:`get` takes for it, with their defaults and types."""
         return inspect.signature(self.build, eval_str=True).parameters
 
+    @property
+    def expensive(self) -> bool:
+        """Whether calls of its oracle are what counts, as the class says that it is declared to build."""
+        built = inspect.signature(self.build, eval_str=True).return_annotation
+        kind = self.build if isinstance(self.build, type) else built
+        return bool(getattr(kind, "expensive", False))
+
 
 _DECLARATIONS: dict[str, Declaration] = {}
 

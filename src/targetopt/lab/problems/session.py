@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 
 from targetopt import linear
-from targetopt.types import Counts
+from targetopt.lab.problems.states import check_keys, checked_count
+from targetopt.lab.problems.trail import Record, Trail
+from targetopt.types import BadArgument, Counts
 
 if TYPE_CHECKING:
     from targetopt.lab.problems.base import Problem
@@ -37,6 +39,14 @@ class Session(Protocol):
     def metrics(self) -> dict[str, float]:
         """The problem's metrics at the current parameters; ``loss`` is always among them."""
 
+    def records(self) -> list[Record]:
+        """What is to be written down now: the metrics, or one record for each answer since the last time."""
+        return [{**self.metrics()}]
+
+    def is_over(self) -> bool:
+        """Whether the run has spent what it was given before its last step."""
+        return False
+
     def state_dict(self) -> dict[str, Any]:
         """Everything a bitwise continuation needs, loadable with ``weights_only=True``."""
 
@@ -47,8 +57,14 @@ class Session(Protocol):
         """
 
 
-class TorchSession:
-    """A run on the torch path: a model, a method, and batches in an order that the seed decides."""
+class TorchSession(Session):
+    """A run on the torch path: a model, a method, and batches in an order that the seed decides.
+
+    On a problem whose oracle is expensive, every answer is recorded as it comes, and a run is over when as
+    many questions were asked as it was given steps: methods that ask several times a step take fewer
+    steps. Where a question is about all examples its loss is the objective; where it is about
+    a batch, the problem's metrics are recorded.
+    """
 
     records_all = False
 
@@ -61,7 +77,13 @@ class TorchSession:
         self.steps_per_epoch = problem.batches(config.batch_size)
         self.total_steps = config.epochs * self.steps_per_epoch
         scheduled = config.scheduled_epochs * self.steps_per_epoch
-        self.trainer = config.method.trainer(problem, self.model, scheduled, config.batch_size)
+        self.trail = Trail() if problem.expensive else None
+        self.records_all = problem.expensive
+        whole = self.steps_per_epoch == 1 and problem.weight_decay == 0
+        self._answers_tell = whole and problem.answers_tell
+        self._done = 0
+        watched = problem if self.trail is None else self.trail.watch(problem)
+        self.trainer = config.method.trainer(watched, self.model, scheduled, config.batch_size)
 
     @property
     def counts(self) -> Counts:
@@ -69,7 +91,11 @@ class TorchSession:
 
     def advance(self, start: int, stop: int) -> int:
         self.trainer.step(self._rows(start))
-        return start + 1
+        self._done = start + 1
+        return self._done
+
+    def is_over(self) -> bool:
+        return self.trail is not None and self.trail.calls >= self.total_steps
 
     def _rows(self, step: int) -> torch.Tensor | None:
         """The rows of the step after ``step``: each epoch a fresh permutation, cut into batches."""
@@ -85,11 +111,37 @@ class TorchSession:
     def metrics(self) -> dict[str, float]:
         return self.problem.metrics(self.model)
 
+    def records(self) -> list[Record]:
+        if self.trail is None:
+            return super().records()
+        answers = self.trail.take()
+        if not self._answers_tell:
+            counts: Record = {name: getattr(self.trail, name) for name in _TOLD}
+            return [{**counts, **self.metrics()}]
+        # everything else that the problem measures may be as expensive as a call: few times, and at the end
+        done = self._done
+        if answers and (done & (done - 1) == 0 or self.is_over() or done == self.total_steps):
+            measured = self.metrics()
+            answers[-1] |= {name: x for name, x in measured.items() if name != "loss"}
+        return answers
+
     def state_dict(self) -> dict[str, Any]:
-        return self.trainer.state_dict()
+        state = self.trainer.state_dict()
+        if self.trail is None:
+            return state
+        return {"trainer": state, "trail": self.trail.state_dict(), "done": self._done}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.trainer.load_state_dict(state)
+        if self.trail is None:
+            self.trainer.load_state_dict(state)
+            return
+        check_keys(state, ("trainer", "trail", "done"))
+        self._done = checked_count("done", state["done"])
+        if self._done > self.total_steps:
+            raise BadArgument(f"done is {self._done} of {self.total_steps}")
+        self.trainer.load_state_dict(state["trainer"])
+        self.trail.load_state_dict(state["trail"])
 
 
+_TOLD = ("oracle_calls", "value_calls", "oracle_time")
 _order = lru_cache(maxsize=2)(linear.sample_order)

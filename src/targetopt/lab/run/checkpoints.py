@@ -111,15 +111,17 @@ def _progress(found: Any) -> Progress:
     for name in ("wall_time", "elapsed", "cpu_time"):
         _require(_is_time(found[name]), f"its {name} is {found[name]!r}, not a time")
     _require(isinstance(rows, list), "its rows are not a list")
-    last = -1
+    last = (-1, 0)
     for row in rows:
         _require(isinstance(row, dict) and all(name in row for name in AXES), "a row is damaged")
         for name, value in row.items():
             whole = name in ("step", *COUNTS)
             right = type(value) is int and value >= 0 if whole else isinstance(value, int | float)
             _require(isinstance(name, str) and right, f"a row has {name!r}: {value!r}")
-        _require(last < row["step"] <= step, "its rows are not in order")
-        last = row["step"]
+        # a step may ask several times
+        place = (row["step"], row["oracle_calls"] + row["value_calls"])
+        _require(last < place and place[0] <= step, "its rows are not in order")
+        last = place
     return Progress(**found)
 
 

@@ -205,16 +205,19 @@ class _Execution:
                 yield progress.step
                 self._began += time.monotonic() - wall
                 self._began_cpu += time.process_time() - cpu
-            row = self._row(session)
-            if not math.isfinite(row["loss"]):
-                return self._outcome("diverged", f"the loss is {row['loss']} after step {target}")
-            progress.rows.append(row)
-            self.on_row(row)
+            for row in self._rows(session):
+                if not math.isfinite(row["loss"]):
+                    said = f"the loss is {row['loss']} after step {target}"
+                    return self._outcome("diverged", said)
+                progress.rows.append(row)
+                self.on_row(row)
+            if session.is_over():
+                break
         return self._outcome("done", "")
 
-    def _row(self, session: Session) -> dict[str, float | int]:
+    def _rows(self, session: Session) -> list[dict[str, float | int]]:
         progress, counts = self._progress, session.counts
-        return {
+        now = {
             "step": progress.step,
             "oracle_calls": counts.oracle_calls,
             "value_calls": counts.value_calls,
@@ -223,8 +226,8 @@ class _Execution:
             "backward_calls": counts.backward_calls,
             "epoch": progress.step / session.steps_per_epoch,
             "wall_time": progress.wall_time,
-            **session.metrics(),
         }
+        return [{**now, **record} for record in session.records()]
 
     def _elapsed(self) -> float:
         return self._progress.elapsed + time.monotonic() - self._began

@@ -9,6 +9,7 @@ from targetopt.imitation.checkpoint import packed
 from targetopt.imitation.measuring.reachable import best_loss
 from targetopt.lab.problems import Problem
 from targetopt.lab.problems.imitation import ImitationProblem
+from targetopt.lab.problems.session import Session
 from targetopt.lab.spec.methods import Adam, MethodSpec, Sgd, register
 from targetopt.types import Counts
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from targetopt.lab.spec.config import RunConfig
 
 
-class ImitationSession:
+class ImitationSession(Session):
     """A run whose steps are rounds: the policy learns from the states of the round, and the next are gathered.
 
     So at every record the policy has not seen the present states yet, and ``loss`` on them is the

@@ -127,9 +127,12 @@ class BaselineTrainer:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         check_keys(state, ("model", "optimiser", "steps", "counts"))
         load_model(self.model, state["model"])
-        load_optimiser(self.optimiser, state["optimiser"])
+        self._load_optimiser(state["optimiser"])
         self.steps = checked_count("steps", state["steps"])
         self.counts = checked_counts(state["counts"])
+
+    def _load_optimiser(self, state: Any) -> None:
+        load_optimiser(self.optimiser, state)
 
 
 class GradientTrainer(BaselineTrainer):

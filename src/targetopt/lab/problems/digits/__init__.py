@@ -1,0 +1,1 @@
+"""Handwritten digits with oracles that cost: a teacher who sells answers, and an attacker."""

@@ -1,0 +1,250 @@
+"""What the study found, as numbers: calls to the levels, ratios, seconds besides, break-even prices."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from targetopt.lab.store.directory import Run, Store
+from targetopt.lab.studies.oracles.arms import DEFAULT, Arm
+from targetopt.lab.studies.oracles.measures import (
+    PRICES,
+    SHARES,
+    Course,
+    break_even,
+    levels,
+    middle,
+    ratio,
+)
+from targetopt.lab.studies.oracles.study import Entry, scale_of
+from targetopt.lab.studies.oracles.suite import EXTENTS, Scale, Task, tasks
+from targetopt.types import BadArgument
+
+MIDDLE = 1
+"""The level at which prices are compared: the second of the three."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """One arm on one task.
+
+    Attributes:
+        label, role: of the arm.
+        chosen: the value of its tuned option, if it has one.
+        calls: for each level and seed the calls to reach it; infinite where it was not reached.
+        beside: the seconds beside the oracle until then.
+        lowest: for each seed the lowest loss within the budget.
+        statuses: how the runs ended.
+    """
+
+    label: str
+    role: str
+    chosen: float | None
+    calls: list[list[float]]
+    beside: list[list[float]]
+    lowest: list[float]
+    statuses: dict[str, int]
+
+    def median_calls(self, level: int) -> float:
+        return middle(self.calls[level])
+
+    def median_beside(self, level: int) -> float:
+        return middle(self.beside[level])
+
+    def seconds(self, level: int, price: float) -> float:
+        """The median over seeds of calls · price + the seconds besides."""
+        costs = [c * price + b for c, b in zip(self.calls[level], self.beside[level], strict=True)]
+        return middle(costs)
+
+
+@dataclass(frozen=True)
+class TaskFindings:
+    """All arms on one task.
+
+    Attributes:
+        budget: calls that every run had.
+        seeds: how many are shown.
+        call_seconds: what a call took here, by the clock.
+        arms: the default first.
+    """
+
+    name: str
+    title: str
+    oracle: str
+    budget: int
+    seeds: int
+    call_seconds: float
+    arms: list[Found]
+
+    @property
+    def own(self) -> Found:
+        return next(arm for arm in self.arms if arm.role == "default")
+
+    def of(self, *roles: str) -> list[Found]:
+        return [arm for arm in self.arms if arm.role in roles]
+
+    def best(self, level: int, *roles: str) -> Found | None:
+        """The arm of these roles with the fewest calls to a level; of those that never get there, the lowest."""
+        return min(
+            self.of(*roles),
+            key=lambda arm: (arm.median_calls(level), middle(arm.lowest)),
+            default=None,
+        )
+
+    def ratio(self, level: int, *roles: str) -> tuple[float, str]:
+        """How many times fewer calls the default needs than the best of these roles."""
+        best = self.best(level, *roles)
+        if best is None:
+            return math.nan, ""
+        return ratio(best.median_calls(level), self.own.median_calls(level), self.budget)
+
+    def middle_ratio(self, *roles: str) -> float:
+        """The median of the ratios at the three levels."""
+        found = [self.ratio(level, *roles)[0] for level in range(len(SHARES))]
+        known = [each for each in found if not math.isnan(each)]
+        return middle(known) if known else math.nan
+
+    def break_even(self, *roles: str) -> float:
+        """The price of a call above which the default is cheaper than every arm of these roles."""
+        own = (self.own.median_calls(MIDDLE), self.own.median_beside(MIDDLE))
+        rivals = [(arm.median_calls(MIDDLE), arm.median_beside(MIDDLE)) for arm in self.of(*roles)]
+        return max((break_even(own, rival) for rival in rivals), default=math.nan)
+
+    def price_ratio(self, price: float, *roles: str) -> float:
+        """Seconds of the cheapest of these roles over seconds of the default, at a price."""
+        costs = [arm.seconds(MIDDLE, price) for arm in self.of(*roles)]
+        own = self.own.seconds(MIDDLE, price)
+        best = min(costs, default=math.inf)
+        if math.isinf(own) or math.isinf(best):
+            return math.nan
+        return best / own
+
+    def record(self) -> dict[str, Any]:
+        """Plain JSON, in which infinities are null."""
+        return {
+            "name": self.name,
+            "title": self.title,
+            "oracle": self.oracle,
+            "budget": self.budget,
+            "seeds": self.seeds,
+            "call_seconds": self.call_seconds,
+            "ratio_to_rivals": [_plain(self.ratio(k, "rival")[0]) for k in range(len(SHARES))],
+            "ratio_bound": [self.ratio(k, "rival")[1] for k in range(len(SHARES))],
+            "ratio_to_tricks": [_plain(self.ratio(k, "trick")[0]) for k in range(len(SHARES))],
+            "break_even_seconds": _plain(self.break_even("rival")),
+            "price_ratios": {str(p): _plain(self.price_ratio(p, "rival")) for p in PRICES},
+            "arms": [_plain(asdict(arm)) for arm in self.arms],
+        }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    return value
+
+
+def gather(out: Path) -> tuple[Scale, list[TaskFindings]]:
+    """The findings of every task whose shown runs have ended, in the order of the suite."""
+    scale = scale_of(out)
+    if scale is None:
+        raise BadArgument(
+            f"{out} holds no study. Make one with `targetopt oracles run --out {out}`."
+        )
+    known: Scale = next(each for each in ("smoke", "quick", "full") if each == scale)  # type: ignore[assignment]
+    found = []
+    for task in tasks():
+        directory = out / task.name
+        if (directory / "plan.json").exists():
+            one = _task(task, known, directory)
+            if one is not None:
+                found.append(one)
+    if not found:
+        raise BadArgument(
+            f"{out} holds no task whose runs have all ended; give the command of its study again."
+        )
+    return known, found
+
+
+def _task(task: Task, scale: Scale, directory: Path) -> TaskFindings | None:
+    store = Store(directory)
+    runs = store.shown()
+    if len(runs) < len([entry for entry in store.plan() if not entry.get("trial")]):
+        return None
+    entry = Entry.of(task, scale)
+    seeds = range(EXTENTS[scale].seeds)
+    by_arm: dict[str, dict[int, Run]] = {}
+    for run in runs:
+        by_arm.setdefault(run.manifest["method"]["label"], {})[run.manifest["seed"]] = run
+    courses = {
+        label: [
+            Course.of(each[seed].columns, entry.budget) if seed in each else None for seed in seeds
+        ]
+        for label, each in by_arm.items()
+    }
+    goals = []
+    for seed in seeds:
+        ended = [each[seed] for each in courses.values()]
+        goals.append(levels([course for course in ended if course is not None]))
+    chosen = _chosen(directory)
+    arms = [
+        _arm(arm, courses[arm.label], goals, by_arm[arm.label], chosen.get(arm.label))
+        for arm in entry.arms
+        if arm.label in courses
+    ]
+    if not any(arm.label == DEFAULT.label for arm in arms):
+        return None
+    per_call = [
+        float(run.columns["oracle_time"][-1])
+        / max(int(run.columns["oracle_calls"][-1] + run.columns["value_calls"][-1]), 1)
+        for run in runs
+        if len(run.columns["step"])
+    ]
+    return TaskFindings(
+        task.name, task.title, task.oracle, entry.budget, len(seeds), middle(per_call), arms
+    )
+
+
+def _chosen(directory: Path) -> dict[str, float]:
+    path = directory / "tuning.json"
+    records = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    return {record["arm"]: record["chosen"] for record in records}
+
+
+def _arm(
+    arm: Arm,
+    courses: Sequence[Course | None],
+    goals: Sequence[np.ndarray[Any, Any]],
+    runs: Mapping[int, Run],
+    chosen: float | None,
+) -> Found:
+    nowhere = (math.inf, math.inf)
+    spent = [
+        [
+            nowhere if course is None else course.reached(float(goal[level]))
+            for course, goal in zip(courses, goals, strict=True)
+        ]
+        for level in range(len(SHARES))
+    ]
+    statuses: dict[str, int] = {}
+    for run in runs.values():
+        status = run.manifest["status"]
+        statuses[status] = statuses.get(status, 0) + 1
+    return Found(
+        arm.label,
+        arm.role,
+        chosen,
+        [[pair[0] for pair in level] for level in spent],
+        [[pair[1] for pair in level] for level in spent],
+        [math.inf if course is None else float(course.lowest[-1]) for course in courses],
+        statuses,
+    )

@@ -1,0 +1,202 @@
+"""The study as a page: one picture, six sentences, then every number."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from targetopt.lab.statistics import verdicts
+from targetopt.lab.statistics.verdicts import Verdict
+from targetopt.lab.store.files import write_whole
+from targetopt.lab.studies.oracles import claims, pictures
+from targetopt.lab.studies.oracles.findings import TaskFindings, gather
+from targetopt.lab.studies.oracles.measures import PRICES, SHARES, middle
+from targetopt.lab.studies.oracles.suite import EXTENTS
+
+COMMAND = (
+    "targetopt oracles run --scale {scale} && targetopt oracles report --publish results/oracles"
+)
+
+
+def write(out: Path, to: Path | None = None) -> Path:
+    """Judge the study in ``out`` and write README.md, pictures, findings.json and verdicts.json.
+
+    Args:
+        out: the study's directory.
+        to: where to write; ``out/report`` by default.
+    """
+    scale, found = gather(out)
+    folder = out / "report" if to is None else to
+    folder.mkdir(parents=True, exist_ok=True)
+    judged = claims.judge(found)
+    verdicts.write(folder, judged)
+    pictures.draw(found, folder)
+    record = {"scale": scale, "shares": SHARES, "tasks": [task.record() for task in found]}
+    write_whole(folder / "findings.json", json.dumps(record, indent=1, allow_nan=False).encode())
+    tuned = {
+        task.name: json.loads((out / task.name / "tuning.json").read_text(encoding="utf-8"))
+        for task in found
+    }
+    write_whole(folder / "tuning.json", json.dumps(tuned, indent=1).encode())
+    page = folder / "README.md"
+    write_whole(page, text(scale, found, judged).encode())
+    return page
+
+
+def text(scale: str, found: Sequence[TaskFindings], judged: Sequence[Verdict]) -> str:
+    """The page in Markdown."""
+    parts = [
+        "# Which method needs the fewest oracle calls?",
+        "![Calls of the best tuned rival over calls of SSO](overview.png)",
+        " ".join(sentences(scale, found)),
+        "## Lost cases",
+        _lost(found),
+        "## Calls to three levels",
+        "Median calls over seeds until the loss was within 0.1, 0.01 and 0.001 of the way from the best value that any "
+        "method found to the start (Moré and Wild, 2009). A dash means that more than half of the seeds did not get "
+        "there within the budget. Every question counts, the trials of line-searches included.",
+        *(_table(task) for task in found),
+        "## What a price changes",
+        "![Time of the best rival over time of SSO by the price of a call](prices.png)",
+        _price_table(found),
+    ]
+    if any(task.of("ablation") for task in found):
+        parts += ["## What each part of the default brings", "![Ablations](ablations.png)"]
+    if len(found) > 1:
+        parts += ["## Profiles", "![Performance profiles](profiles.png)"]
+    parts += [
+        "## Verdicts",
+        _verdicts(judged),
+        "## How it was made",
+        f"    {COMMAND.format(scale=scale)}\n\n{_made(scale)}",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def sentences(scale: str, found: Sequence[TaskFindings]) -> list[str]:
+    """The six sentences of the first screen."""
+    ratios = {task.title: task.middle_ratio("rival") for task in found}
+    known = {title: value for title, value in ratios.items() if not math.isnan(value)}
+    won = [title for title, value in known.items() if value > 1]
+    best, worst = max(known, key=lambda t: known[t]), min(known, key=lambda t: known[t])
+    tricked = [task for task in found if task.of("trick")]
+    beaten = [t.title for t in tricked if t.ratio(1, "trick")[0] > 1]
+    evens = [task.break_even("rival") for task in found]
+    paying = sorted(each for each in evens if math.isfinite(each))
+    extent = EXTENTS[scale]
+    price = (
+        f"half of the {len(paying)} problems where it can pay at all pay from {middle(paying):.2g} seconds a call on"
+        if paying
+        else "it pays at no price"
+    )
+    return [
+        f"`to.SSO(params)`, with nothing tuned, needs fewer oracle calls than the best of tuned Adam, SGD with "
+        f"momentum, L-BFGS and SLS on {len(won)} of {len(known)} problems.",
+        f"In the median over problems the rival needs {middle(list(known.values())):.2g} times as many calls.",
+        f"It gains most on {best} ({known[best]:.2g} times) and least on {worst} ({known[worst]:.2g} times).",
+        f"Against what single fields do to save calls it needs fewer on {len(beaten)} of {len(tricked)} problems."
+        if tricked
+        else "No trick of a single field took part.",
+        f"Each step costs more time besides the calls: {price}.",
+        f"These are medians over {extent.seeds} seed{'s' * (extent.seeds > 1)} at the {scale} scale, with settings "
+        f"chosen on other seeds{' from two values each, which is a rehearsal and no evidence' * (extent.tried is not None)}.",
+    ]
+
+
+def _lost(found: Sequence[TaskFindings]) -> str:
+    """Where a tuned rival needs fewer calls at some level, or ends lower; and where a trick is ahead."""
+    lines = []
+    for task in found:
+        said = []
+        for level, share in enumerate(SHARES):
+            value, bound = task.ratio(level, "rival")
+            best = task.best(level, "rival")
+            if value < 1 and best is not None:
+                most = "" if not bound else " (SSO did not get there)"
+                said.append(
+                    f"to level {share:g}, {best.label} needs {best.median_calls(level):.3g} calls and SSO "
+                    f"{_calls(task.own.median_calls(level))}{most}"
+                )
+        lower = min(task.of("rival"), key=lambda arm: middle(arm.lowest), default=None)
+        if lower is not None and middle(lower.lowest) < middle(task.own.lowest):
+            said.append(
+                f"{lower.label} ends lower, at {middle(lower.lowest):.4g} against {middle(task.own.lowest):.4g}"
+            )
+        trick = task.best(1, "trick")
+        if trick is not None and task.ratio(1, "trick")[0] < 1:
+            said.append(
+                f"{trick.label} needs {trick.median_calls(1):.3g} calls to level {SHARES[1]:g}, and SSO "
+                f"{_calls(task.own.median_calls(1))}"
+            )
+        if said:
+            lines.append(f"- **{task.title}**: {'; '.join(said)}.")
+    return "\n".join(lines) or "There is none."
+
+
+def _calls(value: float) -> str:
+    return "—" if math.isinf(value) else f"{value:.3g}"
+
+
+def _table(task: TaskFindings) -> str:
+    cost = f"A call is {task.oracle}; it took {task.call_seconds:.2g} s here."
+    head = f"### {task.title}\n\n{cost} Budget: {task.budget} calls.\n"
+    rows = [
+        "| arm | setting | "
+        + " | ".join(f"{s:g}" for s in SHARES)
+        + " | lowest | seconds besides | ended |"
+    ]
+    rows.append("|---|---|" + "---:|" * (len(SHARES) + 2) + "---|")
+    for arm in task.arms:
+        calls = " | ".join(_calls(arm.median_calls(level)) for level in range(len(SHARES)))
+        setting = "" if arm.chosen is None else f"{arm.chosen:g}"
+        ended = ", ".join(f"{count} {status}" for status, count in sorted(arm.statuses.items()))
+        rows.append(
+            f"| {arm.label} | {setting} | {calls} | {middle(arm.lowest):.5g} | "
+            f"{_calls(arm.median_beside(1))} | {ended} |"
+        )
+    return head + "\n" + "\n".join(rows)
+
+
+def _price_table(found: Sequence[TaskFindings]) -> str:
+    rows = [
+        "The time of the cheapest rival over that of SSO to level 0.01, with the measured time beside the calls, and "
+        "the price above which SSO is the cheapest (∞: it never is; 0: it always is).\n",
+        "| problem | " + " | ".join(f"{price:g} s" for price in PRICES) + " | break-even, s |",
+        "|---|" + "---:|" * (len(PRICES) + 1),
+    ]
+    for task in found:
+        ratios = " | ".join(_short(task.price_ratio(price, "rival")) for price in PRICES)
+        even = task.break_even("rival")
+        rows.append(f"| {task.title} | {ratios} | {'∞' if math.isinf(even) else f'{even:.2g}'} |")
+    return "\n".join(rows)
+
+
+def _short(value: float) -> str:
+    return "—" if math.isnan(value) else f"{value:.2g}"
+
+
+def _verdicts(judged: Sequence[Verdict]) -> str:
+    rows = ["| verdict | claim | numbers |", "|---|---|---|"]
+    for verdict in judged:
+        numbers = "; ".join(
+            f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}"
+            for name, value in verdict.numbers.items()
+        )
+        rows.append(f"| {verdict.verdict} | {verdict.claim} | {numbers} |")
+    return "\n".join(rows)
+
+
+def _made(scale: str) -> str:
+    extent = EXTENTS[scale]
+    lists = (
+        "two values of each setting were tried"
+        if extent.tried is not None
+        else "lists of seven values were extended until the best lay inside, and coarse ones refined"
+    )
+    return (
+        f"Settings were chosen on {extent.tuning_seeds} other seed{'s' * (extent.tuning_seeds > 1)} by the mean log "
+        f"calls to the three levels; {lists}. `tuning.json` has every value that was tried, `findings.json` every "
+        "number of this page, `verdicts.json` the verdicts."
+    )

@@ -1,0 +1,176 @@
+"""The study's pictures: who needs how many calls, profiles, what a price changes, and what each part brings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from targetopt.lab.report.multiples import Entry, Place, plot, save
+from targetopt.lab.report.palette import DASHED, SOLID, Style, oklch
+from targetopt.lab.statistics.profiles import shares_of
+from targetopt.lab.studies.oracles.findings import Found, TaskFindings
+from targetopt.lab.studies.oracles.measures import PRICES, SHARES
+
+OWN = "SSO default"
+_HUES = {"rival": 255.0, "rule": 30.0, "ablation": 145.0, "trick": 320.0}
+_MARKERS = ("circle", "square", "triangle", "diamond", "cross")
+_POINTS = ("o", "s", "D")
+
+
+def draw(found: Sequence[TaskFindings], folder: Path) -> list[Path]:
+    """Draw everything into a folder; the pictures, the most important one first."""
+    folder.mkdir(parents=True, exist_ok=True)
+    drawn = [_overview(found, folder / "overview"), _prices(found, folder / "prices")]
+    if len(found) > 1:
+        drawn.append(_profiles(found, folder / "profiles"))
+    if any(task.of("ablation") for task in found):
+        drawn.append(_ablations(found, folder / "ablations"))
+    return drawn
+
+
+def look(arm: Found, place: int) -> Style:
+    """The default is red and solid; everybody else has the hue of their role, and a marker."""
+    if arm.role == "default":
+        return Style(oklch(0.55, 0.2, 27.0), oklch(0.7, 0.18, 27.0), SOLID, "circle")
+    lightness = 0.4 + 0.09 * (place % 5)
+    dash = DASHED if arm.role in ("rival", "trick") else SOLID
+    marker = _MARKERS[place % len(_MARKERS)]
+    hue = _HUES[arm.role] + 18.0 * (place % 5 - 2)
+    return Style(oklch(lightness, 0.12, hue), oklch(0.75, 0.12, hue), dash, marker)
+
+
+def _single(path: Path, paint: Any, height: float, entries: Sequence[Entry] = ()) -> Path:
+    save(path, [Place(row=0, column=0, title="")], [""], [""], entries, paint, size=(4.6, height))
+    return path.with_name(path.name + ".png")
+
+
+def _overview(found: Sequence[TaskFindings], path: Path) -> Path:
+    """For every problem the ratios to the best tuned rival at three levels, lost ones left of the line."""
+    order = sorted(found, key=lambda task: _low(task.middle_ratio("rival")))
+    colours = [oklch(lightness, 0.16, 27.0) for lightness in (0.75, 0.6, 0.42)]
+
+    def paint(ax: Any, cell: Place) -> tuple[str, str]:
+        ax.axvline(1.0, color="0.4", linewidth=0.8)
+        ax.axvspan(1e-3, 1.0, color="0.93", linewidth=0)
+        for level, share in enumerate(SHARES):
+            ratios = [task.ratio(level, "rival") for task in order]
+            x = [value for value, _ in ratios]
+            ax.scatter(
+                x, range(len(order)), s=22, color=colours[level], marker=_POINTS[level],
+                label=f"level {share:g}", zorder=3,
+            )  # fmt: skip
+            for y, (value, bound) in enumerate(ratios):
+                if bound == "≥":
+                    ax.annotate("→", (value, y), fontsize=7, ha="left", va="center", zorder=4)
+                elif bound == "≤":
+                    ax.annotate("←", (value, y), fontsize=7, ha="right", va="center", zorder=4)
+        ax.set_xscale("log")
+        known = [
+            v for task in order for k in range(3) if math.isfinite(v := task.ratio(k, "rival")[0])
+        ]
+        ax.set_xlim(min(0.3, *known) / 1.2, max(6.0, *known) * 1.4)
+        ax.set_ylim(-0.6, len(order) - 0.4)
+        ax.set_yticks(range(len(order)), [task.title for task in order], fontsize=6.5)
+        ax.grid(axis="y", linewidth=0.3)
+        ax.legend(fontsize=6, loc="lower right", frameon=True)
+        return "calls of the best tuned rival / calls of to.SSO(params)", ""
+
+    # room for the problems' names on the left comes with the figure's width
+    return _single_wide(path, paint, max(1.2, 0.21 * len(order) + 0.3))
+
+
+def _single_wide(path: Path, paint: Any, height: float) -> Path:
+    def shifted(ax: Any, cell: Place) -> tuple[str, str]:
+        box = ax.get_position()
+        ax.set_position([box.x0 + 0.24, box.y0, box.width - 0.24, box.height])
+        titles: tuple[str, str] = paint(ax, cell)
+        return titles
+
+    return _single(path, shifted, height)
+
+
+def _low(value: float) -> float:
+    return math.inf if math.isnan(value) else value
+
+
+def _prices(found: Sequence[TaskFindings], path: Path) -> Path:
+    """For every problem the seconds of the cheapest rival over those of the default, by the price of a call."""
+
+    def paint(ax: Any, cell: Place) -> tuple[str, str]:
+        ax.set_xscale("log")
+        ax.set_yscale("log")
+        ax.axhline(1.0, color="0.4", linewidth=0.8)
+        for place, task in enumerate(found):
+            y = [task.price_ratio(price, "rival") for price in PRICES]
+            colour = oklch(0.5, 0.14, 360.0 * place / max(len(found), 1))
+            ax.plot(
+                PRICES, y, color=colour, marker="o", markersize=2.5, linewidth=0.9, label=task.title
+            )
+        ax.legend(fontsize=5, loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
+        box = ax.get_position()
+        ax.set_position([box.x0, box.y0, box.width * 0.66, box.height])
+        return "price of a call, seconds", "time of the best rival / of SSO"
+
+    return _single(path, paint, 2.3)
+
+
+def _profiles(found: Sequence[TaskFindings], path: Path) -> Path:
+    """How often an arm is within a factor of the fewest calls, over problems, levels and seeds."""
+    everywhere = [
+        label
+        for label in dict.fromkeys(arm.label for arm in found[0].arms)
+        if all(any(arm.label == label for arm in task.arms) for task in found)
+    ]
+    members = [next(a for a in found[0].arms if a.label == label) for label in everywhere]
+    members = [arm for arm in members if arm.role != "ablation"]
+    labels = [arm.label for arm in members]
+    costs = []
+    for task in found:
+        by_label = {arm.label: arm for arm in task.arms}
+        for level in range(len(SHARES)):
+            cost = np.array([by_label[label].calls[level] for label in labels])
+            if np.isfinite(cost).any():
+                costs.append(cost)
+    factors, shares = shares_of(costs)
+    styles = [look(arm, place) for place, arm in enumerate(members)]
+
+    def paint(ax: Any, cell: Place) -> tuple[str, str]:
+        ax.set_xscale("log")
+        for place, (style, share) in enumerate(zip(styles, shares, strict=True)):
+            plot(ax, np.append(factors, 2 * factors[-1]), np.append(share, share[-1]), style, place)
+        ax.set_ylim(0, 1.02)
+        ax.set_xlim(1, min(2 * factors[-1], 30))
+        return "calls / fewest calls", "share of problems, levels, seeds"
+
+    return _single(
+        path, paint, 2.2, [Entry(label, s) for label, s in zip(labels, styles, strict=True)]
+    )
+
+
+def _ablations(found: Sequence[TaskFindings], path: Path) -> Path:
+    """Calls with a part of the default changed over calls with it, for every problem."""
+    labels = list(dict.fromkeys(arm.label for task in found for arm in task.of("ablation")))
+
+    def paint(ax: Any, cell: Place) -> tuple[str, str]:
+        ax.axvline(1.0, color="0.4", linewidth=0.8)
+        for y, label in enumerate(labels):
+            ratios = []
+            for task in found:
+                arm = next((each for each in task.of("ablation") if each.label == label), None)
+                if arm is not None:
+                    most = 2.0 * task.budget
+                    own = min(task.own.median_calls(1), most)
+                    ratios.append(min(arm.median_calls(1), most) / own)
+            spread = y + 0.24 * (np.arange(len(ratios)) / max(len(ratios) - 1, 1) - 0.5)
+            ax.scatter(ratios, spread, s=9, color=oklch(0.5, 0.13, 145.0), zorder=3)
+            ax.plot([np.median(ratios)] * 2, [y - 0.3, y + 0.3], color="0.1", linewidth=1.4)
+        ax.set_xscale("log")
+        ax.set_yticks(range(len(labels)), labels, fontsize=7)
+        ax.set_ylim(-0.6, len(labels) - 0.4)
+        return "calls with this change / calls of the default, level 0.01", ""
+
+    return _single_wide(path, paint, 0.32 * len(labels) + 0.5)

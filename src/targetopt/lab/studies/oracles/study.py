@@ -1,0 +1,197 @@
+"""The study as runs of the engine: trials until every setting is chosen, then what is shown.
+
+::
+
+    DIR/runs                  every run, those of trials included; see targetopt.lab.store.directory
+    DIR/TASK/trials           the plan of a task's trials
+    DIR/TASK/tuning.json      what was chosen, and from what
+    DIR/TASK                  the plan of what is shown; `targetopt report DIR/TASK` draws its curves
+    DIR/study.json            the scale
+
+Nothing that has ended is run again: the same command goes on where it was stopped.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from targetopt.lab.run.plan import Plan, Summary
+from targetopt.lab.run.runner import Display, run_all
+from targetopt.lab.spec.experiment import Experiment
+from targetopt.lab.spec.problem_options import load_problem
+from targetopt.lab.store.directory import Store
+from targetopt.lab.store.files import StoreError, write_whole
+from targetopt.lab.store.records import read_json
+from targetopt.lab.studies.oracles.arms import Arm
+from targetopt.lab.studies.oracles.choosing import ROUNDS, Search, judge
+from targetopt.lab.studies.oracles.measures import Course
+from targetopt.lab.studies.oracles.suite import EXTENTS, FIRST_TUNING_SEED, Scale, Task, tasks
+from targetopt.types import BadArgument
+
+FILE = "study.json"
+TUNING = "tuning.json"
+
+
+@dataclass
+class Entry:
+    """A task under way: its arms, and the searches of those that are tuned."""
+
+    task: Task
+    scale: Scale
+    arms: list[Arm]
+    searches: list[Search]
+    budget: int
+
+    @classmethod
+    def of(cls, task: Task, scale: Scale) -> Entry:
+        problem = load_problem({**task.problem, "size": scale})
+        arms = task.arms(scale, problem.reveals)
+        tried = EXTENTS[scale].tried
+        batches = problem.batches(task.batch_size[scale]) if task.batch_size else 1
+        searches = [Search.of(arm, tried) for arm in arms if arm.tune]
+        return cls(task, scale, arms, searches, task.calls[scale] * batches)
+
+    @property
+    def settled(self) -> bool:
+        return all(search.settled for search in self.searches)
+
+    def trials(self) -> Experiment:
+        """Every value of every list, on the tuning seeds."""
+        first, count = FIRST_TUNING_SEED, EXTENTS[self.scale].tuning_seeds
+        methods = [search.arm.with_value(v) for search in self.searches for v in search.values]
+        return self._experiment("trials", methods, list(range(first, first + count)))
+
+    def shown(self) -> Experiment:
+        """Every arm as it was chosen, on the seeds that are shown."""
+        chosen = {search.arm.label: search.best for search in self.searches}
+        methods = [arm.plain(chosen.get(arm.label)) for arm in self.arms]
+        return self._experiment(self.task.title, methods, list(range(EXTENTS[self.scale].seeds)))
+
+    def _experiment(self, what: str, methods: list[dict[str, Any]], seeds: list[int]) -> Experiment:
+        return Experiment(
+            name=f"{self.task.name} · {what} ({self.scale} scale)",
+            problems=[self.task.table(self.scale)],
+            methods=methods,
+            seeds=seeds,
+            engine="torch",
+        )
+
+
+def run(
+    out: Path,
+    *,
+    scale: Scale = "quick",
+    wanted: Sequence[str] = (),
+    jobs: int | None = None,
+    executor: str = "local",
+    time_limit: float | None = None,
+    display: Display | None = None,
+    tell: Callable[[str], None] = lambda text: None,
+) -> list[Summary]:
+    """Do what is missing of the study in ``out``: trials, choices, and the runs that are shown.
+
+    Args:
+        out: a directory for this scale.
+        scale: ``"smoke"``, ``"quick"`` or ``"full"``.
+        wanted: names of tasks; all if empty.
+        jobs, executor, time_limit, display: as in :func:`targetopt.lab.run`.
+        tell: told in sentences what is going on.
+    """
+    if scale not in EXTENTS:
+        raise BadArgument(f"scale={scale!r} must be one of {', '.join(EXTENTS)}")
+    _claim(out, scale)
+    entries = []
+    for task in tasks(wanted):
+        try:
+            entries.append(Entry.of(task, scale))
+        except ModuleNotFoundError as error:
+            tell(
+                f"{task.name} is left out: it needs the package {error.name!r} "
+                "(pip install 'targetopt[decisions]')."
+            )
+    settings: dict[str, Any] = {
+        "jobs": jobs, "executor": executor, "time_limit": time_limit, "display": display,
+    }  # fmt: skip
+    if not _tune(entries, out, settings, tell):
+        return []
+    plans = []
+    for entry in entries:
+        directory = out / entry.task.name
+        store = _shared(directory, out)
+        records = [search.record() for search in entry.searches]
+        write_whole(directory / TUNING, json.dumps(records, indent=1).encode())
+        plans.append(Plan(entry.shown(), store))
+    tell(f"Every setting is chosen; now the runs that are shown: {len(plans)} problems.")
+    return run_all(plans, **settings)
+
+
+def _claim(out: Path, scale: Scale) -> None:
+    """Write the scale down; one directory has one."""
+    found = scale_of(out)
+    if found is not None and found != scale:
+        raise BadArgument(
+            f"{out} holds the study at scale {found!r}; give another --out for {scale!r}"
+        )
+    out.mkdir(parents=True, exist_ok=True)
+    write_whole(out / FILE, json.dumps({"scale": scale}).encode())
+
+
+def scale_of(out: Path) -> str | None:
+    """The scale of the study in a directory; None if there is none."""
+    found = read_json(out / FILE, "Run `targetopt oracles run` again.")
+    if found is None:
+        return None
+    if not isinstance(found, dict) or found.get("scale") not in EXTENTS:
+        raise StoreError(f"{out / FILE} does not name a scale. Run `targetopt oracles run` again.")
+    return str(found["scale"])
+
+
+def _shared(directory: Path, home: Path) -> Store:
+    store = Store(directory)
+    store.share(home)
+    return store
+
+
+def _tune(
+    entries: list[Entry], out: Path, settings: dict[str, Any], tell: Callable[[str], None]
+) -> bool:
+    """Try, and extend lists, until each best lies inside; false if that was interrupted."""
+    for number in range(1, ROUNDS + 1):
+        going = [entry for entry in entries if not entry.settled]
+        if not going:
+            return True
+        plans = [
+            Plan(entry.trials(), _shared(out / entry.task.name / "trials", out)) for entry in going
+        ]
+        tell(f"Trials, round {number}: {', '.join(entry.task.name for entry in going)}.")
+        summaries = run_all(plans, **settings)
+        if any(summary.interrupted for summary in summaries):
+            return False
+        for entry, plan in zip(going, plans, strict=True):
+            judge(entry.searches, _courses(entry, plan), entry.budget)
+            for search in entry.searches:
+                if EXTENTS[entry.scale].tried is not None:
+                    search.settled = True
+                elif not search.settled:
+                    search.go_on()
+    return True
+
+
+def _courses(entry: Entry, plan: Plan) -> dict[tuple[str, float], list[Course | None]]:
+    """The trials of each arm and value, over the tuning seeds."""
+    ended = {run.manifest["id"]: run for run in plan.store.load({c.id for c in plan.grid.runs})}
+    labels = {
+        search.arm.with_value(value)["label"]: (search.arm.label, value)
+        for search in entry.searches
+        for value in search.values
+    }
+    found: dict[tuple[str, float], list[Course | None]] = {}
+    for config in plan.grid.runs:
+        run = ended.get(config.id)
+        course = None if run is None else Course.of(run.columns, entry.budget)
+        found.setdefault(labels[config.method_label], []).append(course)
+    return found

@@ -1,0 +1,119 @@
+"""The problems of the study, and how much of it is run at each scale."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from targetopt.lab.problems.base import BatchSize
+from targetopt.lab.studies.oracles.arms import (
+    ABLATIONS,
+    DEFAULT,
+    RIVALS,
+    RULES,
+    TRICKS_FOR_LABELS,
+    Arm,
+)
+from targetopt.types import BadArgument
+
+Scale = Literal["smoke", "quick", "full"]
+"""A rehearsal in a minute or two; half an hour; and the study itself, in sittings."""
+
+
+@dataclass(frozen=True)
+class Extent:
+    """How much is run at a scale.
+
+    Attributes:
+        seeds: how many are shown.
+        tuning_seeds: how many choose settings; none of them is shown.
+        tried: values tried of each setting; all, and more until the best lies inside, if None.
+        roles: which arms take part.
+    """
+
+    seeds: int
+    tuning_seeds: int
+    tried: int | None
+    roles: frozenset[str]
+
+
+EVERYBODY = frozenset({"default", "rule", "ablation", "rival", "trick"})
+EXTENTS: Mapping[str, Extent] = {
+    "smoke": Extent(seeds=1, tuning_seeds=1, tried=2, roles=EVERYBODY - {"ablation", "rule"}),
+    "quick": Extent(seeds=3, tuning_seeds=1, tried=None, roles=EVERYBODY),
+    "full": Extent(seeds=10, tuning_seeds=2, tried=None, roles=EVERYBODY),
+}
+FIRST_TUNING_SEED = 1000
+
+
+@dataclass(frozen=True)
+class Task:
+    """A problem of the study.
+
+    Attributes:
+        name: what is typed, and its directory.
+        title: what tables and figures call it.
+        oracle: in a few words, what a call of the oracle is.
+        problem: its name and options as specifications have them; its ``size`` is the scale.
+        calls: the budget of every run, in calls, at each scale.
+        batch_size: examples in a call; all of them unless said.
+        tricks: what its field does, beside the arms that everybody has.
+    """
+
+    name: str
+    title: str
+    oracle: str
+    problem: Mapping[str, Any]
+    calls: Mapping[str, int]
+    batch_size: Mapping[str, BatchSize] | None = None
+    tricks: Sequence[Arm] = field(default_factory=tuple)
+
+    def arms(self, scale: str, reveals: frozenset[str]) -> list[Arm]:
+        """Everybody who takes part at a scale, the default first."""
+        everybody = (DEFAULT, *RIVALS, *RULES, *TRICKS_FOR_LABELS, *self.tricks, *ABLATIONS)
+        roles = EXTENTS[scale].roles
+        return [arm for arm in everybody if arm.role in roles and arm.needs <= reveals]
+
+    def table(self, scale: str) -> dict[str, Any]:
+        """The problem as a specification has it."""
+        sized = {**self.problem, "size": scale, "epochs": self.calls[scale]}
+        if self.batch_size is not None:
+            sized["batch_size"] = self.batch_size[scale]
+        return sized
+
+
+def calls(smoke: int, quick: int, full: int) -> dict[str, int]:
+    """A budget for each scale."""
+    return {"smoke": smoke, "quick": quick, "full": full}
+
+
+TASKS: dict[str, Task] = {}
+"""The suite by name, in the order of its tables."""
+
+
+def add(task: Task) -> Task:
+    """Let the study have one more problem."""
+    if TASKS.setdefault(task.name, task) is not task:
+        raise BadArgument(f"task={task.name!r} is in the suite already; choose another name")
+    return task
+
+
+def tasks(wanted: Sequence[str] = ()) -> list[Task]:
+    """Those that are named, or all of them.
+
+    >>> tasks(["spo"])
+    Traceback (most recent call last):
+    targetopt.errors.BadArgument: task='spo' is not in the suite. ...
+    """
+    import targetopt.lab.studies.oracles.tasks  # noqa: F401 - its tasks are added
+
+    for name in wanted:
+        if name not in TASKS:
+            near = difflib.get_close_matches(name, TASKS, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise BadArgument(
+                f"task={name!r} is not in the suite.{hint} It has {', '.join(TASKS)}."
+            )
+    return [task for task in TASKS.values() if not wanted or task.name in wanted]
