@@ -25,6 +25,9 @@ RULES: dict[str, tuple[to.Rule, float | None]] = {
     "mirror": (to.MirrorDescent(), None),
     "entropy": (to.MirrorDescent(to.NegativeEntropy()), 0.3),
     "ftrl": (to.FTRL(), 0.4),
+    "trust-region": (to.TrustRegion(), None),
+    "majoriser": (to.Majoriser(), None),
+    "memory": (to.Memory(), 0.3),
 }
 
 
@@ -86,7 +89,14 @@ class Problem:
 
     def step(self, opt: to.SSO, step: int) -> to.StepReport:
         rows = self.index(step)
-        return opt.step(lambda: self.forward(rows), self.oracle(rows), index=rows)
+        everything = self.everything if opt.rule.everywhere else None
+        return opt.step(
+            lambda: self.forward(rows), self.oracle(rows), index=rows, regularise_on=everything
+        )
+
+    def everything(self) -> Tensor:
+        """The targets of all rows, for rules whose surrogate is of all data."""
+        return self.forward(torch.arange(self.rows))
 
 
 def problem(rule: str, solver: str, *, seed: int = 0) -> Problem:

@@ -274,8 +274,8 @@ def never(_z: Tensor) -> Any:
 
 
 REFUSED: dict[str, tuple[dict[str, Any], Any, str]] = {
-    "no L": ({}, to.GradientOracle(never), r"lr=None means 1/\(2L\)"),
-    "no L of a function": ({}, never, r"lr=None means 1/\(2L\)"),
+    "no L": ({"rule": to.GradientStep()}, to.GradientOracle(never), r"lr=None means 1/\(2L\)"),
+    "no L of a function": ({"rule": to.GradientStep()}, never, r"lr=None means 1/\(2L\)"),
     "no value": ({"rule": to.LineSearch()}, to.GradientOracle(never), "LineSearch needs.*value"),
     "no curvature": (
         {"rule": to.Newton(), "lr": 1.0},
@@ -326,7 +326,7 @@ def test_an_oracle_that_says_nothing_of_itself_is_asked_and_its_answer_kept() ->
             return to.TargetPoint(z, z.square() / 2, z)
 
     w = torch.ones(3, dtype=F64, requires_grad=True)
-    opt = to.SSO([w], inner=to.Exact())
+    opt = to.SSO([w], rule=to.GradientStep(), inner=to.Exact())
     with pytest.raises(to.MissingCapability, match="does not say its smoothness") as refused:
         opt.step(lambda: 1 * w, Silent())
     opt.param_groups[0]["lr"] = 1.0

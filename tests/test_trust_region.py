@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import targetopt as to
+from targetopt.rules.evidence import GAIN
 
 F64 = torch.float64
 
@@ -185,7 +186,7 @@ def test_weight_decay_counts_in_both_decreases():
     assert all(b <= a * (1 + 1e-12) for a, b in pairwise(accepted))
 
 
-def test_mini_batches_change_nothing_until_one_comes_again():
+def test_fresh_rows_move_eta_by_their_agreement_and_repeated_ones_by_the_ratio():
     x = torch.randn(8, 2, dtype=F64, generator=torch.Generator().manual_seed(0))
     y = torch.ones(8, dtype=F64)
     w = torch.zeros(2, dtype=F64, requires_grad=True)
@@ -196,11 +197,17 @@ def test_mini_batches_change_nothing_until_one_comes_again():
         oracle = to.LossOracle(to.losses.Squared(y[rows]))
         return opt.step(lambda: x[rows] @ w, oracle, index=rows)
 
-    first, other, again, same = step([0, 1, 2]), step([3, 4, 5]), step([0, 1, 2]), step([0, 1, 2])
+    first, before = step([0, 1, 2]), w.detach().clone()
+    moved, g = x[[3, 4, 5]] @ before, x[[3, 4, 5]] @ before - 1  # from w = 0
+    other = step([3, 4, 5])
+    again, same = step([0, 1, 2]), step([0, 1, 2])
     assert math.isnan(first.ratio)
     assert math.isnan(other.ratio)
     assert math.isnan(again.ratio)
-    assert first.eta == other.eta == again.eta == 0.5
+    cosine = -float(g @ moved) / float(g.norm() * moved.norm())
+    assert first.eta == 0.5
+    assert other.eta == pytest.approx(0.5 * math.exp(GAIN * cosine), rel=1e-12)
+    assert again.eta != other.eta
     assert math.isfinite(same.ratio)
 
 

@@ -56,6 +56,7 @@ if TYPE_CHECKING:  # what the table below offers, for type checkers
     from targetopt.rules import AdaGradNorm as AdaGradNorm
     from targetopt.rules import GradientStep as GradientStep
     from targetopt.rules import LineSearch as LineSearch
+    from targetopt.rules import Majoriser as Majoriser
     from targetopt.rules import Memory as Memory
     from targetopt.rules import MirrorDescent as MirrorDescent
     from targetopt.rules import Newton as Newton
@@ -112,6 +113,7 @@ __getattr__, __dir__, _public = attach(
             "AdaGradNorm",
             "GradientStep",
             "LineSearch",
+            "Majoriser",
             "Memory",
             "MirrorDescent",
             "Newton",

@@ -9,17 +9,22 @@ from __future__ import annotations
 
 import hashlib
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from targetopt.calls import found_from
 from targetopt.determinism import FrozenForward
+from targetopt.distributed import agreed
 from targetopt.inner import Inner, InnerResult, Objective
-from targetopt.inner.objective import dot
-from targetopt.journal import Journal
+from targetopt.inner.economy import UNKNOWN_PRICE, timed
+from targetopt.inner.space import Space
+from targetopt.journal import Journal, at_once
 from targetopt.oracle import CountedValue, checked
 from targetopt.progress import Progress
 from targetopt.rules import Proposal, Rule
@@ -39,6 +44,7 @@ from targetopt.types import (
     differing_rows,
     shown,
 )
+from targetopt.world import local, present
 
 
 @dataclass(frozen=True)
@@ -50,6 +56,14 @@ class Method:
     lr: float | None
     decay: float
     weight_decay: float
+
+    @property
+    def settings(self) -> str:
+        """What all ranks must have alike, in words."""
+        return (
+            f"rule={type(self.rule).__name__}, inner={type(self.inner).__name__}, lr={self.lr!r}, schedule's factor "
+            f"{self.decay!r}, weight_decay={self.weight_decay!r}"
+        )
 
     @property
     def still(self) -> bool:
@@ -71,6 +85,7 @@ class Targets:
         self.regularise_on = regularise_on
         self.batch = 0
         self.computed_in: torch.dtype | None = None
+        self._shards = _sharding_modules(forward, regularise_on, params)
 
     @property
     def passes(self) -> int:
@@ -83,6 +98,8 @@ class Targets:
 
     def __call__(self) -> Tensor:
         raw = self.forward()
+        for module in self._shards:
+            module.reshard()
         z = self._usable(raw)
         self.batch, self.computed_in = z.shape[0], raw.dtype
         if self.regularise_on is None:
@@ -136,6 +153,26 @@ class Targets:
         return z.clone() if any(base is p for p in self.params) else z
 
 
+def _sharding_modules(
+    forward: Forward, regularise_on: Forward | None, params: Sequence[Tensor]
+) -> list[Any]:
+    """The modules of FSDP2 that a forward calls, if the parameters are sharded.
+
+    They keep what they have put together until a backward comes. Inner solvers move the parameters without one
+    (a refused trial), and the next forward would compute with the old values.
+    """
+    if not any(hasattr(p, "to_local") for p in params):
+        return []
+    held = [m for f in (forward, regularise_on) for m in found_from(f)[0]]
+    found = {id(child): child for m in held for child in m.modules() if hasattr(child, "reshard")}
+    if not found:
+        raise BadForward(
+            "the parameters are sharded (DTensor), and no module that fully_shard has prepared can be found from the "
+            "forward. Let it name the model itself: lambda: model(x)."
+        )
+    return list(found.values())
+
+
 @dataclass
 class Live:
     """A query in the process that asked it: its graph serves the first inner gradient, once."""
@@ -165,8 +202,10 @@ def ask(
     if not progress.inner_state:
         method.inner.check(targets.params)
     frozen = FrozenForward(targets, [str(p.device) for p in targets.params], journal)
+    begin = time.perf_counter()
     with torch.enable_grad():
         z = frozen.first()
+    seconds = time.perf_counter() - begin
     if check_purity:
         frozen.check_pure(z.detach())
     question = z.detach()[: targets.batch].clone()
@@ -183,7 +222,7 @@ def ask(
     index = _checked_index(index, question)
     method.rule.check_targets(question, index, progress.rule_state)
     method.rule.check_everything(question, targets.everything_of(z), index, progress.rule_state)
-    versions = [p._version for p in targets.params]
+    versions = [local(p)._version for p in targets.params]
     return Query(
         targets=question,
         step=progress.steps,
@@ -193,6 +232,7 @@ def ask(
         forward_calls=1 + check_purity,
         regularised=targets.regularise_on is not None,
         live=Live(frozen, z, versions),
+        seconds=seconds,
     )
 
 
@@ -203,12 +243,16 @@ def tell(
     method: Method,
     progress: Progress,
     journal: Journal,
+    oracle_seconds: float | None = None,
 ) -> tuple[StepReport, Progress]:
     """Finish the step: check the answer, propose, minimise. Returns the report and what to adopt.
 
     The parameters are then where the step ends, and all else that the step changes is in the new
     `Progress`. After an error the journal puts everything back, and the query can be told again.
+    ``oracle_seconds`` is how long the answer took, if it was waited for.
     """
+    if oracle_seconds is not None:
+        progress = replace(progress, costs=timed(progress.costs, oracle_seconds, query.seconds))
     if query.regularised != (targets.regularise_on is not None):
         raise BadArgument(
             "regularise_on= was given to ask: give it to tell too, the same forward of all data"
@@ -220,16 +264,23 @@ def tell(
     anchor = z.detach()[: query.targets.shape[0]]
     answer = replace(checked(point, anchor), index=query.index)
     journal.answers[:] = [answer] if journal.answers else []
+    answer = agreed(answer)
     counter = CountedValue(answer)
     if not method.still:
         method.rule.check(answer, method.lr)
     live.z = None  # the inner loop consumes the graph
+    here: tuple[Tensor, ...] = ()
+    if method.rule.looks_back:
+        here = tuple(local(p.detach()).clone() for p in targets.params)
+    looking_back = bool(here and progress.accepted and not method.still)
     answer = replace(
         answer,
         penalty=_penalty(targets.params, method.weight_decay),
         everything=targets.everything_of(z),
+        earlier=_earlier(live.frozen, targets, progress.accepted, journal)
+        if looking_back
+        else None,
     )
-    here = tuple(p.detach().clone() for p in targets.params) if method.rule.returns else ()
     objective, proposal, result = _minimised(
         live.frozen, z, counter.attached(answer), targets, method, progress
     )
@@ -243,7 +294,8 @@ def tell(
         oracle_calls=1,
         value_calls=counter.calls,
         inner_steps=result.steps,
-        forward_calls=targets.passes * (query.forward_calls + joining + objective.forward_calls),
+        forward_calls=targets.passes
+        * (query.forward_calls + joining + looking_back + objective.forward_calls),
         backward_calls=targets.passes * objective.backward_calls,
         jvp_calls=targets.passes * objective.jvp_calls,
         step=query.step + 1,
@@ -256,6 +308,7 @@ def tell(
         form=result.form,
         ratio=proposal.ratio,
         accepted=not proposal.returned,
+        steps_at=result.steps_at,
     )
     return report, replace(
         progress,
@@ -268,18 +321,44 @@ def tell(
 
 
 @torch.no_grad()
+def _earlier(
+    frozen: FrozenForward, targets: Targets, before: Sequence[Tensor], journal: Journal
+) -> Tensor:
+    """The targets that this question's rows had at other parameters, by one forward.
+
+    The parameters lend their names to other memory meanwhile: nothing is written to their own, so that
+    the graph of the question stays valid.
+    """
+    if Space(targets.params).sharded:  # FSDP2's graph has copies of its own
+        own = [local(p.detach()).clone() for p in targets.params]
+        put_at(targets.params, before)
+        z = frozen()[: targets.batch].clone()
+        put_at(targets.params, own)
+        return z
+    own = [p.data for p in targets.params]
+    back = [partial(setattr, p, "data", d) for p, d in zip(targets.params, own, strict=True)]
+    journal.remember(lambda: back)
+    at_once(partial(setattr, p, "data", b) for p, b in zip(targets.params, before, strict=True))
+    try:
+        return frozen()[: targets.batch].clone()
+    finally:
+        at_once(back)
+
+
+@torch.no_grad()
 def put_at(params: Sequence[Tensor], values: Sequence[Tensor]) -> None:
     """Give the parameters these values."""
     for p, value in zip(params, values, strict=True):
-        p.copy_(value)
+        local(p).copy_(value)
 
 
 def _penalty(params: Sequence[Tensor], weight_decay: float) -> float:
     """½λ‖θ‖², which belongs to the objective beside the oracle's loss."""
     if not weight_decay:
         return 0.0
+    space = Space(params)
     with torch.no_grad():
-        return 0.5 * weight_decay * dot(params, params)
+        return 0.5 * weight_decay * space.dot(space.parts, space.parts)
 
 
 def _minimised(
@@ -310,11 +389,13 @@ def _minimised(
     first = targets.batch if answer.everything is not None and method.rule.everywhere else 0
     begin = None if proposal.returned else z[first:] if first else z
     forward = (lambda: frozen()[first:]) if first else frozen
-    objective = Objective(forward, list(targets.params), surrogate, penalty, begin)
+    price = present().largest(float(progress.costs.get("price", UNKNOWN_PRICE)))
+    objective = Objective(forward, list(targets.params), surrogate, penalty, begin, price)
     with torch.no_grad():  # evaluations switch it on for themselves
         result = _solver(targets, method, surrogate)(objective, inner_state)
     measured = result.decrease is None or math.isfinite(result.decrease)
-    if not (measured and all_finite(*targets.params)):
+    finite = measured and all_finite(*map(local, targets.params))
+    if not present().all(finite):
         raise Diverged(
             f"{type(method.inner).__name__} left the finite numbers after {result.steps} inner steps; the "
             f"parameters were put back. {method.inner.remedy}"
@@ -330,7 +411,12 @@ def _solver(
     forward: Forward | None = targets.regularise_on if everywhere else targets.forward
     stacked = targets.regularise_on is not None and not everywhere
     offer = None if stacked else getattr(forward, "solver_for", None)
-    own = None if offer is None else offer(method.inner, surrogate, targets.params)
+    # such ways know the rows of this rank alone
+    own = (
+        None
+        if offer is None or present().size > 1
+        else offer(method.inner, surrogate, targets.params)
+    )
     return method.inner.minimise if own is None else own
 
 
@@ -340,7 +426,7 @@ def _joined(query: Query, targets: Targets, journal: Journal) -> tuple[Live, Ten
     Within a step the live one serves. In `tell` the forward is evaluated anew, in whatever process:
     a closure may mean something else by then, and it is the one the inner loop will call.
     """
-    versions = [p._version for p in targets.params]
+    versions = [local(p)._version for p in targets.params]
     live: Live | None = query.live
     if (
         live is not None
@@ -388,7 +474,7 @@ def digest(params: Sequence[Tensor]) -> str:
     """A fingerprint of the parameters' values, the same in every process and on every device."""
     found = hashlib.blake2b(digest_size=16)
     for p in params:
-        values = p.detach().cpu().contiguous().reshape(-1)
+        values = local(p.detach()).cpu().contiguous().reshape(-1)
         found.update(f"{p.dtype} {tuple(p.shape)} ".encode())
         found.update(values.view(torch.uint8).numpy().data)
     return found.hexdigest()

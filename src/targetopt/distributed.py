@@ -98,8 +98,8 @@ class Ranks(World):
     rank that cannot go on takes part in whatever meeting the others come to next, and nobody waits for it. Ranks that
     have died are noticed by the connection or by the group's time-out.
 
-    The messages go through a gloo group of their own beside the given one, because they are numbers of the processor and
-    must not be mistaken for what models send (DDP, FSDP). Gradients go through the given group.
+    The messages go through a gloo group of their own beside the given one, because they are numbers of the
+    processor and must not be mistaken for what models send (DDP, FSDP). Gradients go through the given group.
 
     Args:
         group: of ``torch.distributed``; its time-out is used.
@@ -140,7 +140,8 @@ class Ranks(World):
         said = "; ".join(f"rank {rank} {_as_text(texts[rank])}" for rank in failures)
         return (
             f"{said}. No rank has done this step: parameters, buffers and states are as they were on all "
-            f"{self.size} ranks. This is rank {self.rank}, which did not fail. Mend the cause and call step on every rank again"
+            f"{self.size} ranks. This is rank {self.rank}, which did not fail. Mend the cause and call step on every "
+            "rank again"
         )
 
     def _everybodys(self, sent: Tensor) -> list[Tensor]:
@@ -156,8 +157,8 @@ class Ranks(World):
         except RuntimeError as error:
             self.lost = (
                 f"rank {self.rank} has lost the other ranks: one of them has ended, hangs, or is doing something else "
-                f"({str(error).strip().splitlines()[-1][:300]}). This step was not done here. The process group cannot be "
-                "used any more: end this process, and start all ranks again from the last checkpoint"
+                f"({str(error).strip().splitlines()[-1][:300]}). This step was not done here. The process group "
+                "cannot be used any more: end this process, and start all ranks again from the last checkpoint"
             )
             raise RankFailed(self.lost) from error
 
@@ -255,16 +256,17 @@ class Ranks(World):
             others = [r for r, row in enumerate(rows) if [row[i] for i in places] != own]
             if any([row[i] for i in places] != [rows[0][i] for i in places] for row in rows):
                 raise RankFailed(
-                    f"the ranks differ in their {what}: rank {self.rank} and rank(s) {', '.join(map(str, others)) or 'none'} "
-                    f"have not the same. Nothing was changed. All ranks must agree: {remedy}"
+                    f"the ranks differ in their {what}: rank {self.rank} has not those of rank "
+                    f"{', '.join(map(str, others)) or 'none'}. Nothing was changed. All ranks must agree: {remedy}"
                 )
 
 
 class OnFirstRank:
     """An oracle that rank 0 asks for all ranks: where one process holds the simulator, the key or the ledger.
 
-    The targets of all ranks come to rank 0 below each other, in the order of the ranks, in one question; each rank gets the
-    losses and gradients of its rows. What the oracle offers beside them (``value``, ``curvature``) is asked for in the same way.
+    The targets of all ranks come to rank 0 below each other, in the order of the ranks, in one question; each rank gets
+    the losses and gradients of its rows. What the oracle offers beside them (``value``, ``curvature``) is asked for in
+    the same way.
 
     Args:
         oracle: the oracle on rank 0; other ranks may give ``None``.

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from targetopt.surrogate import EntropicProximal, Quadratic, Surrogate
 from targetopt.types import BadForward, TargetPoint
+from targetopt.world import present
 
 
 class Divergence(ABC):
@@ -72,7 +73,7 @@ class NegativeEntropy(Divergence):
         log_norm = torch.logsumexp(moved, dim=1, keepdim=True)
         half = moved - log_norm
         # KL(z_t ‖ h) = η g·z_t + log_norm on the simplex, so this constant makes q(z_t) = ℓ(z_t).
-        at_anchor = (z * (log_z - half) - z + half.exp()).sum() / (eta * z.shape[0])
+        at_anchor = present().mean(z * (log_z - half) - z + half.exp()) / eta
         return EntropicProximal(z, half, eta, point.loss - at_anchor)
 
     def value(self, z: Tensor, reference: Tensor) -> Tensor:

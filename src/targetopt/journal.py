@@ -25,6 +25,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from targetopt.world import local
+
 Deed = Callable[[], object]
 """Something to do, as a call of compiled code without arguments: ``partial(tensor.copy_, kept)``."""
 
@@ -78,8 +80,8 @@ class Journal:
             deeds: what makes the step done, in one call into C.
             report: what an interrupt that comes later carries as attributes.
         """
-        self._report = report
-        at_once([*deeds, partial(setattr, self, "open", False)])
+        told = partial(setattr, self, "_report", report)
+        at_once([*deeds, told, partial(setattr, self, "open", False)])
 
     def undo(self) -> None:
         """Everything as it was when the journal was opened. Interrupts wait until that is done."""
@@ -129,11 +131,11 @@ class _Kept:
     """A parameter with its value and gradient as they were."""
 
     def __init__(self, p: Tensor) -> None:
-        self.p, self.memory, self.gradient = p, p.detach(), p.grad
-        self.version, self.value = p._version, self.memory.clone()
+        self.p, self.memory, self.gradient = p, local(p.detach()), p.grad
+        self.version, self.value = self.memory._version, self.memory.clone()
 
     def back(self) -> list[Deed]:
         deeds: list[Deed] = [partial(setattr, self.p, "grad", self.gradient)]
-        if self.p._version != self.version or not torch.equal(self.memory, self.value):
+        if self.memory._version != self.version or not torch.equal(self.memory, self.value):
             deeds.append(partial(self.memory.copy_, self.value))
         return deeds

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -13,11 +14,13 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from targetopt import core, watch
+from targetopt.distributed import together
+from targetopt.explain import explained
 from targetopt.inner import LBFGS, Inner
 from targetopt.journal import Journal
 from targetopt.oracle import as_answer, as_oracle, check_ids
 from targetopt.progress import Progress
-from targetopt.rules import GradientStep, Rule
+from targetopt.rules import Automatic, GradientStep, Rule
 from targetopt.schedules import Constant, Schedule, factor
 from targetopt.types import (
     BadArgument,
@@ -29,6 +32,7 @@ from targetopt.types import (
     TargetPoint,
     as_number,
 )
+from targetopt.world import present
 
 
 class SSO(Optimizer):
@@ -42,16 +46,19 @@ class SSO(Optimizer):
 
     Args:
         params: the parameters, in one group.
-        lr: η, the step in target space (torch's schedulers drive it). ``None`` means 1/(2L) when
-            the oracle knows its L; a scheduler then has nothing to drive: give ``lr=``, or use
-            ``schedule=``.
-        rule: how the surrogate is built; `GradientStep` by default.
-        inner: how it is minimised; ``LBFGS(max_steps=20)`` by default (docs/choosing.md says why).
+        lr: η, the step in target space (torch's schedulers drive it). ``None`` lets the rule find it: from the
+            answers, or as 1/(2L) for rules that need the oracle's L. A scheduler then has nothing to
+            drive: give ``lr=``, or use ``schedule=``.
+        rule: how the surrogate is built. Without ``lr=`` the default is `Automatic`, which needs nothing
+            chosen and works on every oracle; with ``lr=`` it is `GradientStep`, the paper's.
+        inner: how it is minimised; ``LBFGS(max_steps="auto")`` by default (docs/choosing.md says why).
         schedule: a `targetopt.schedules` schedule that multiplies ``lr`` (or what ``None`` stands for).
         weight_decay: λ. The L2 term is exact: it is part of the inner objective and never goes
             through the surrogate.
         check_purity: evaluate the forward twice at the first step and refuse one that is not a
             function of the parameters.
+        group: whose rows are one batch. ``"auto"`` joins the ranks of ``torch.distributed``'s default process group,
+            if there is one; ``None`` keeps this process to itself; or a process group (see `targetopt.distributed`).
         warn: warn, once each, when the losses grow for many steps or a search finds no step any more.
 
     Parameters may be frozen and freed (``requires_grad_``) between steps. What the inner solver carries
@@ -86,10 +93,12 @@ class SSO(Optimizer):
         schedule: Schedule | None = None,
         weight_decay: float = 0.0,
         check_purity: bool = True,
+        group: Any = "auto",
         warn: bool = True,
     ) -> None:
-        rule = GradientStep() if rule is None else rule
-        inner = LBFGS() if inner is None else inner
+        if rule is None:
+            rule = Automatic() if lr is None else GradientStep()
+        inner = LBFGS(max_steps="auto") if inner is None else inner
         if not isinstance(rule, Rule):
             raise BadArgument(
                 f"rule={rule!r} must be a rule such as to.GradientStep() (with its parentheses)"
@@ -109,6 +118,7 @@ class SSO(Optimizer):
         self.inner = inner
         self.schedule: Schedule = Constant() if schedule is None else schedule
         self.check_purity = check_purity
+        self.group = group
         self.warn = warn
         self._progress = Progress()
         if isinstance(params, Tensor):
@@ -180,14 +190,19 @@ class SSO(Optimizer):
                 "scalar loss does not say where the targets are. Split it: forward returns the "
                 "model's outputs, oracle the loss of each example."
             )
-        answerer = as_oracle(oracle)
-        targets = self._targets(forward, regularise_on)
-        method = self._method()
-        journal = Journal(targets.params)
-        with journal, journal, journal:
-            query = self._ask(targets, method, journal, answerer, index)
-            point = journal.paid(answerer.query, query.targets.clone())
-            report = self._tell(query, targets, point, method, journal)
+        with together(self.group, "step") as world:
+            answerer = as_oracle(oracle)
+            targets = self._targets(forward, regularise_on)
+            method = self._method()
+            world.agree(method.settings, targets.params)
+            journal = Journal(targets.params)
+            with journal, journal, journal:
+                query = self._ask(targets, method, journal, answerer, index)
+                begin = time.perf_counter()
+                point = journal.paid(answerer.query, query.targets.clone())
+                seconds = time.perf_counter() - begin
+                world.meet()
+                report = self._tell(query, targets, point, method, journal, seconds)
         if self.warn:
             watch.warn(self._progress.watch, report.eta)
         return report
@@ -212,14 +227,20 @@ class SSO(Optimizer):
                 answer whose rows carry the same ids in the same order.
             regularise_on: as in `step`.
         """
-        targets, method = self._targets(forward, regularise_on), self._method()
-        journal = Journal()
-        with journal, journal, journal:
-            query = self._ask(targets, method, journal, None, index)
-            query.ids = core.checked_ids(ids, query.targets.shape[0])
-            query.digest = core.digest(targets.params)
-            query.live.z = None  # the graph would wait for nothing: tell evaluates its own forward
-            journal.adopt(query=query)
+        with together(self.group, "ask") as world:
+            targets, method = self._targets(forward, regularise_on), self._method()
+            world.agree(method.settings, targets.params)
+            journal = Journal()
+            with journal, journal, journal:
+                query = self._ask(targets, method, journal, None, index)
+                query.ids = core.checked_ids(ids, query.targets.shape[0])
+                query.digest = core.digest(targets.params)
+                query.live.z = (
+                    None  # the graph would wait for nothing: tell evaluates its own forward
+                )
+                world.meet()
+                journal.adopt(query=query)
+        query.asked = time.perf_counter()
         return query
 
     def tell(
@@ -254,6 +275,7 @@ class SSO(Optimizer):
                 partial or foreign answer is refused.
             regularise_on: as in ``ask``.
         """
+        now = time.perf_counter()
         if not isinstance(query, Query):
             raise BadArgument(
                 f"query={type(query).__name__} must be what opt.ask returned: tell(query, forward, losses, "
@@ -264,6 +286,7 @@ class SSO(Optimizer):
                 f"this query belongs to step {query.step + 1}; the optimiser is at step {self._progress.steps + 1}. "
                 "A query is told once, in order: ask again."
             )
+        waited = None if query.asked is None else now - query.asked
         if hasattr(losses, "told"):  # Answers: in the query's order, perhaps of fewer rows
             query, forward, told = losses.told(query, forward)
             losses, gradients, value = told.losses, told.gradients, told.value
@@ -281,10 +304,12 @@ class SSO(Optimizer):
             value=value,
             smoothness=smoothness,
         )
-        targets, method = self._targets(forward, regularise_on), self._method()
-        journal = Journal(targets.params)
-        with journal, journal, journal:
-            report = self._tell(query, targets, point, method, journal)
+        with together(self.group, "tell") as world:
+            targets, method = self._targets(forward, regularise_on), self._method()
+            world.agree(method.settings, targets.params)
+            journal = Journal(targets.params)
+            with journal, journal, journal:
+                report = self._tell(query, targets, point, method, journal, waited)
         if self.warn:
             watch.warn(self._progress.watch, report.eta)
         return report
@@ -353,11 +378,15 @@ class SSO(Optimizer):
         point: object,
         method: core.Method,
         journal: Journal,
+        oracle_seconds: float | None = None,
     ) -> StepReport:
         self._opt_called = True  # torch's schedulers warn when they run before the first step
-        report, progress = core.tell(query, targets, point, method, self._present(), journal)
+        report, progress = core.tell(
+            query, targets, point, method, self._present(), journal, oracle_seconds
+        )
         searches = self.rule.searches and not method.still
         progress = replace(progress, watch=watch.looked(progress.watch, report, searches))
+        present().agree(method.settings, targets.params)  # the last word of all ranks
         journal.adopt(partial(setattr, self, "_progress", progress), report=report)
         return report
 
@@ -367,7 +396,20 @@ class SSO(Optimizer):
         trained = tuple(i for i, p in enumerate(group) if p.requires_grad)
         if trained == self._progress.trained:
             return self._progress
-        return replace(self._progress, inner_state={}, trained=trained)
+        return replace(self._progress, inner_state={}, accepted=(), trained=trained)
+
+    def explain(self) -> None:
+        """Print which rule, η and number of inner steps are in use, and why.
+
+        Example:
+            >>> import torch, targetopt as to
+            >>> w = torch.zeros(2, dtype=torch.float64, requires_grad=True)
+            >>> opt = to.SSO([w])
+            >>> _ = opt.step(lambda: 1 * w, to.losses.Squared(torch.ones(2, dtype=torch.float64)))
+            >>> opt.explain()  # doctest: +ELLIPSIS
+            Rule: Proximal, taken automatically because the oracle reveals the loss itself (labels), ...
+        """
+        print(explained(self.rule, self.inner, self._progress))
 
     def rewind(self) -> None:
         """Go back to the last point that the rule accepted: the best one the oracle has confirmed.
@@ -422,7 +464,10 @@ class SSO(Optimizer):
 
     def __getstate__(self) -> dict[str, Any]:
         own = ["rule", "inner", "schedule", "check_purity", "warn", "_progress"]
-        return {**super().__getstate__(), **{name: getattr(self, name) for name in own}}
+        # a process group belongs to its process
+        group = self.group if self.group is None or isinstance(self.group, str) else "auto"
+        kept = {name: getattr(self, name) for name in own}
+        return {**super().__getstate__(), **kept, "group": group}
 
 
 def _check_lr(lr: Any, *, zero_allowed: bool, unbounded: bool) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from targetopt.inner import Inner
 from targetopt.rules import Rule
-from targetopt.types import BadArgument, Counts, State, check_entries, checked_whole
+from targetopt.types import BadArgument, Counts, State, check_entries, checked_whole, is_positive
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,8 @@ class Progress:
         trained: of which parameters, by their places in the group.
         watch: what `targetopt.watch` has seen of the run.
         accepted: the parameters at the last point that the rule accepted, for rules that may go back to
-            it (`Rule.returns`); empty for others.
+            it (`Rule.looks_back`); empty for others.
+        costs: what an oracle call costs in inner steps, as far as it was measured (`targetopt.inner.economy`).
     """
 
     steps: int = 0
@@ -38,6 +39,7 @@ class Progress:
     trained: tuple[int, ...] = ()
     watch: State = field(default_factory=dict)
     accepted: tuple[Tensor, ...] = ()
+    costs: State = field(default_factory=dict)
 
     def saved(self) -> dict[str, Any]:
         """Tensors, numbers and strings only, for a ``state_dict``."""
@@ -49,6 +51,7 @@ class Progress:
             "trained": list(self.trained),
             "watch": self.watch,
             "accepted": list(self.accepted),
+            "costs": self.costs,
         }
 
     @classmethod
@@ -63,10 +66,12 @@ class Progress:
                 trained=tuple(checked_whole("SSO", "trained", i, 0) for i in saved["trained"]),
                 watch=saved["watch"],
                 accepted=tuple(saved["accepted"]),
+                costs=saved["costs"],
             )
             rule.check_state(progress.rule_state)
             inner.check_state(progress.inner_state)
             check_entries("SSO", progress.watch)
+            check_entries("SSO", progress.costs, price=is_positive)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise BadArgument(
                 f"this state_dict's 'sso' entry is damaged or of another version: {error!r}. Use one that "

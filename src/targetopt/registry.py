@@ -23,8 +23,10 @@ from targetopt.rules import (
     FTRL,
     AdaGrad,
     AdaGradNorm,
+    Automatic,
     GradientStep,
     LineSearch,
+    Majoriser,
     Memory,
     Newton,
     Polyak,
@@ -174,6 +176,7 @@ def _descent(max_steps: int, step_size: float | None) -> Inner:
     return GradientDescent(step_size=step_size, max_steps=max_steps)
 
 
+rules.register("automatic", Automatic(), title="SSO-Automatic")
 rules.register("gradient-step", GradientStep(), title="SSO")
 rules.register("line-search", LineSearch(), title="SSO-SLS")
 rules.register("adagrad", AdaGrad(), title="SSO-AdaGrad")
@@ -182,6 +185,7 @@ rules.register("newton", Newton(), title="SSO-Newton")
 rules.register("ftrl", FTRL(), title="SSO-FTRL")
 rules.register("trust-region", TrustRegion(), title="SSO-TrustRegion")
 rules.register("polyak", Polyak(), title="SSO-Polyak")
+rules.register("majoriser", Majoriser(), title="SSO-Majoriser")
 rules.register("proximal", Proximal(), title="SSO-Proximal")
 rules.register("memory", Memory(), title="SSO-Memory")
 rules.register("miso", Memory(kind="miso"), title="SSO-MISO")

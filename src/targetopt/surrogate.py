@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from targetopt.types import MissingCapability
+from targetopt.world import present
 
 
 def _mean(per_entry: Tensor) -> Tensor:
-    return per_entry.sum() / per_entry.shape[0]
+    return present().mean(per_entry)
 
 
 class Surrogate(ABC):
@@ -122,14 +123,17 @@ class Quadratic(Surrogate):
                 "GradientStep, LineSearch or AdaGradNorm."
             )
         b, n = self.anchor.shape[0], everything.shape[0]
-        rows = b + n
-        per_row = self.metric * (rows / n)
+        rows, world = b + n, present()
+        on_batch, on_all = world.rows(b), world.rows(n)
+        per_row = self.metric * ((on_batch + on_all) / on_all)
         shape = (rows, *([1] * (self.anchor.ndim - 1)))
         on = torch.zeros(shape, dtype=self.anchor.dtype, device=self.anchor.device)
         on[b:] = per_row
         return Quadratic(
             anchor=torch.cat([self.anchor, everything]),
-            linear=torch.cat([self.linear * (rows / b), torch.zeros_like(everything)]),
+            linear=torch.cat(
+                [self.linear * ((on_batch + on_all) / on_batch), torch.zeros_like(everything)]
+            ),
             metric=on.expand(rows, *self.anchor.shape[1:]),
             constant=self.constant,
         )

@@ -27,9 +27,11 @@ from targetopt.errors import BadForward as BadForward
 from targetopt.errors import Diverged as Diverged
 from targetopt.errors import MissingCapability as MissingCapability
 from targetopt.errors import TargetoptError as TargetoptError
+from targetopt.world import present
 
 if TYPE_CHECKING:
     from targetopt.losses import Loss
+    from targetopt.surrogate import Surrogate
 
 Forward = Callable[[], Tensor]
 """A user's ``lambda: model(x)``: the targets at the current parameters."""
@@ -52,7 +54,11 @@ class TargetPoint:
         smoothness: ``L``, the largest curvature of one example's loss; ``None`` if unknown.
         index: the data rows these examples are, for rules that remember each example.
         revealed: the loss itself, if the answer reveals it everywhere (labels); ``None`` if not.
+        majoriser: a function that is nowhere below the loss and equal to it at ``z_t`` (its mean over the
+            rows), if the oracle knows one; ``None`` if not.
         penalty: ½λ‖θ_t‖², which the step's objective has beside the loss; `core` fills it in.
+        earlier: the targets that these rows had at the point where the last step began, for rules that
+            judge their steps (`Rule.looks_back`); `core` evaluates them.
         everything: the targets of all data at this point, if ``regularise_on=`` was given; `core` evaluates
             them.
     """
@@ -65,25 +71,28 @@ class TargetPoint:
     smoothness: float | None = None
     index: Tensor | None = None
     revealed: Loss | None = None
+    majoriser: Surrogate | None = None
     penalty: float = 0.0
+    earlier: Tensor | None = None
     everything: Tensor | None = None
 
     @property
     def loss(self) -> Tensor:
         """ℓ(z_t), the mean of the losses."""
-        return self.losses.mean()
+        return present().mean(self.losses)
 
     @property
     def gradient_norm_squared(self) -> float:
         """‖g‖² in the mean inner product; beyond float32's range too, where gradients are float32."""
-        n = self.gradients.shape[0]
-        squared = float(self.gradients.square().sum() / n)
+        world = present()
+        squared = float(world.mean(self.gradients.square()))
         if 0.0 < squared < math.inf or not self.gradients.numel():
             return squared
-        largest = float(self.gradients.abs().max())  # squares that left the range of the type
+        # squares that left the range of the type
+        largest = world.largest(float(self.gradients.abs().max()))
         if not 0.0 < largest < math.inf:
             return squared
-        return largest * largest * float((self.gradients / largest).square().sum() / n)
+        return largest * largest * float(world.mean((self.gradients / largest).square()))
 
     def query(self, z: Tensor) -> TargetPoint:
         """This answer itself: it is an oracle for the one question it answers.
@@ -142,8 +151,8 @@ class StepReport(Counts):
         eta: the target step η_t the rule settled on (for diagonal rules, the mean of theirs).
         surrogate_decrease: q_t(θ_t) − q_t(θ_{t+1}), weight decay included; nan for plain SGD
             steps (``GradientDescent(max_steps=1)``), which do not look where they land.
-        stop_reason: why the inner solver stopped: ``"max-steps"``, ``"gradient"``,
-            ``"decrease"``, ``"line-search"`` (no smaller value to be found), ``"exact"``, or
+        stop_reason: why the inner solver stopped: ``"max-steps"``, ``"gradient"``, ``"relative-error"``,
+            ``"price"`` (``max_steps="auto"``: a further step is worth less than an oracle call), ``"decrease"``, ``"line-search"`` (no smaller value to be found), ``"exact"``, or
             ``"zero-step"`` (η is 0 and nothing moves: a schedule brought it there, and rules
             remember nothing, or `LineSearch` found no step).
         memory: for rules that remember each example: ``"per example"`` when ``index=`` was given,
@@ -153,6 +162,9 @@ class StepReport(Counts):
             (`TrustRegion`); nan if there was nothing to compare.
         accepted: whether the point that was asked about is kept. If not, this step began at the last
             accepted point, to which the parameters went back first.
+        steps_at: after how many inner steps ``max_steps="auto"`` would have stopped if an oracle call cost
+            1, 10, 100 or 1000 of them; a price is missing if it would have gone on. Only solvers that look
+            at the surrogate after every step know it.
     """
 
     step: int = 0
@@ -165,6 +177,7 @@ class StepReport(Counts):
     form: str = ""
     ratio: float = float("nan")
     accepted: bool = True
+    steps_at: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -184,6 +197,8 @@ class Query:
         ids: the names of the rows, if they were given: an answer must carry the same.
         regularised: whether ``regularise_on=`` was given.
         live: the graph, in the process that asked.
+        seconds: how long the forward took.
+        asked: when it was asked, by the clock of the process that asked.
     """
 
     targets: Tensor
@@ -196,9 +211,11 @@ class Query:
     ids: list[Any] | None = None
     regularised: bool = False
     live: Any = field(default=None, repr=False, compare=False)
+    seconds: float = field(default=0.0, repr=False, compare=False)
+    asked: float | None = field(default=None, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "live": None}
+        return {**self.__dict__, "live": None, "asked": None}
 
     def export(self, path: str | PathLike[str], **columns: object) -> None:
         """Write the question to a file for whoever answers it, ``.parquet`` or ``.jsonl``.

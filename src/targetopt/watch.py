@@ -37,7 +37,8 @@ def looked(seen: State, report: StepReport, searches: bool) -> State:
         searches: whether the rule searches for its η.
     """
     last, smooth = seen.get("last", math.inf), seen.get("smooth", report.loss)
-    at_limit = not 0.0 < report.eta < LARGEST
+    # an infinite η is no search's: the surrogate has no proximal term then
+    at_limit = report.eta == 0.0 or LARGEST <= report.eta < math.inf or math.isnan(report.eta)
     smoothed = FORGET * smooth + (1.0 - FORGET) * report.loss
     return {
         "last": report.loss,

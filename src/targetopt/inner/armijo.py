@@ -8,16 +8,17 @@ from typing import ClassVar
 import torch
 
 from targetopt.inner.base import Inner, InnerResult
-from targetopt.inner.objective import Line, Objective, dot
+from targetopt.inner.objective import Line, Objective
 from targetopt.inner.stopping import (
-    DECREASE,
     GRADIENT,
     LINE_SEARCH,
     MAX_STEPS,
+    Steps,
     Stopping,
     settle,
 )
 from targetopt.types import BadArgument, State, check_entries, is_positive, settle_whole
+from targetopt.world import present
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Armijo(Inner):
     and one backward as long as trials are accepted.
 
     Args:
-        max_steps: m.
+        max_steps: m, or ``"auto"`` to stop when an oracle call would buy more.
         c: share of the linear decrease that must be realised.
         shrink: factor on α after a rejection.
         grow: factor on α after an acceptance.
@@ -51,7 +52,7 @@ class Armijo(Inner):
     Reference: Armijo 1966; paper §5 and App. E.
     """
 
-    max_steps: int = 20
+    max_steps: Steps = 20
     c: float = 0.5
     shrink: float = 0.5
     grow: float = 1.2
@@ -81,9 +82,10 @@ class Armijo(Inner):
         now = objective.start()
         alpha = float(state.get("step_size", self.initial_step))
         total, reason, steps = 0.0, MAX_STEPS, 0
-        while steps < self.max_steps:
+        pace = self.stopping.pace(self.max_steps, objective.price, objective.largest_decrease)
+        while steps < pace.limit:
             gradient = objective.gradient(now)
-            squared = dot(gradient, gradient)
+            squared = objective.dot(gradient, gradient)
             if self.stopping.small_gradient(squared**0.5):
                 reason = GRADIENT
                 break
@@ -94,7 +96,7 @@ class Armijo(Inner):
                     accepted = True
                     break
                 accepted = False
-                if not objective.weight_decay and torch.equal(there.z, now.z):
+                if not objective.weight_decay and present().all(torch.equal(there.z, now.z)):
                     break  # so short a step that rounding swallows it
                 alpha *= self.shrink
             if not accepted:
@@ -103,10 +105,12 @@ class Armijo(Inner):
                 alpha, reason = self.initial_step, LINE_SEARCH
                 break
             now = there
+            del line, gradient, there  # their memory before the next gradient's
             steps += 1
             total -= change
             alpha *= self.grow
-            if self.stopping.small_decrease(-change, total):
-                reason = DECREASE
+            stop = pace.after(-change)
+            if stop is not None:
+                reason = stop
                 break
-        return InnerResult(steps, total, reason, {"step_size": alpha})
+        return InnerResult(steps, total, reason, {"step_size": alpha}, steps_at=pace.at)

@@ -23,6 +23,7 @@ class InnerResult:
         reason: see `StepReport.stop_reason`.
         state: what to hand to the next call, if the step succeeds.
         form: how a linear forward was solved, else ``""``.
+        steps_at: after how many steps ``max_steps="auto"`` would have stopped, by the price of an oracle call.
     """
 
     steps: int
@@ -30,6 +31,7 @@ class InnerResult:
     reason: str
     state: State = field(default_factory=dict)
     form: str = ""
+    steps_at: dict[int, int] = field(default_factory=dict)
 
 
 class Inner(ABC):
@@ -42,6 +44,16 @@ class Inner(ABC):
 
     remedy: ClassVar[str] = "Lower its step size (or lr), or use Armijo or LBFGS."
     """What to try where this solver has left the finite numbers."""
+
+    @property
+    def prescribed(self) -> bool:
+        """Whether m is a number and the tests that stop it need the last gradient and decrease only.
+
+        Compiled loops and solvers in coordinates follow such a solver; others are called themselves.
+        """
+        stopping = getattr(self, "stopping", None)
+        plain = stopping is None or stopping.relative_error == 0.0
+        return plain and getattr(self, "max_steps", 1) != "auto"
 
     def check(self, params: Sequence[Tensor]) -> None:  # noqa: B027 (most have nothing to refuse)
         """Refuse parameters this solver cannot work on, before the oracle is asked for anything."""

@@ -15,6 +15,7 @@ from targetopt.inner.objective import Evaluation, Line, Objective
 from targetopt.inner.stopping import EXACT
 from targetopt.surrogate import EntropicProximal, Quadratic
 from targetopt.types import HALF, BadForward, MissingCapability, State, wide
+from targetopt.world import present
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ class Exact(Inner):
 
     def minimise(self, objective: Objective, state: State) -> InnerResult:
         self.check(objective.params)
+        objective.space.check_whole("Exact")
         now = objective.start()
         jacobian = self._jacobian(objective, now)
         total, steps = 0.0, 0
@@ -75,30 +77,29 @@ class Exact(Inner):
         for i in range(at.z.numel()):
             unit = torch.zeros_like(at.z, memory_format=torch.contiguous_format)
             unit.view(-1)[i] = 1.0
-            rows.append(torch.cat([wide(g).reshape(-1) for g in objective.vjp(at, unit)]))
+            rows.append(torch.cat([wide(g).reshape(-1) for g in objective.vjp(at, unit, own=True)]))
         return torch.stack(rows)
 
     @staticmethod
     def _displacement(objective: Objective, at: Evaluation, jacobian: Tensor) -> Tensor:
         """The shortest minimiser d of ½‖A d‖² + b·d, with AᵀA = JᵀWJ/n + λI and b the gradient."""
-        n, decay = objective.examples, objective.weight_decay
+        n, decay, world = objective.examples, objective.weight_decay, present()
         surrogate, z, s = objective.surrogate, at.z.detach(), at.slope
         block = isinstance(surrogate, Quadratic) and surrogate.metric.ndim == z.ndim + 1
         if block:
             assert isinstance(surrogate, Quadratic)
             factor = torch.linalg.cholesky(surrogate.metric)
-            outputs = z.shape[1]
-            rows = (factor.mT @ jacobian.view(n, outputs, -1)).reshape(n * outputs, -1)
+            rows = (factor.mT @ jacobian.view(*z.shape, -1)).reshape(z.numel(), -1)
             right = -torch.linalg.solve_triangular(factor, s.unsqueeze(2), upper=False).reshape(-1)
             positive = True
         else:
             weight = surrogate.curvature_product(z, torch.ones_like(z)).reshape(-1)
-            positive = bool((weight > 0).all())
+            positive = world.all(bool((weight > 0).all()))
             root = weight.sqrt()
             rows = root.unsqueeze(1) * jacobian
             right = -s.reshape(-1) / root if positive else s.new_zeros(0)
         theta = torch.cat([p.detach().reshape(-1) for p in objective.params])
-        rows = rows / math.sqrt(n)
+        rows = world.joined(rows / math.sqrt(n))
         if decay:
             eye = torch.eye(theta.numel(), dtype=theta.dtype, device=theta.device)
             rows = torch.cat([rows, math.sqrt(decay) * eye])
@@ -106,14 +107,14 @@ class Exact(Inner):
         cutoff = sigma[0] * max(rows.shape) * torch.finfo(sigma.dtype).eps
         inverse = torch.where(sigma > cutoff, sigma.reciprocal(), 0.0)
         if positive:  # least squares: squares no condition number
-            right = right / math.sqrt(n)
+            right = world.joined(right / math.sqrt(n))
             if decay:
                 right = torch.cat([right, -math.sqrt(decay) * theta])
             shortest: Tensor = vt.mT @ (inverse * (u.mT @ right))
         else:
-            gradient = jacobian.mT @ s.reshape(-1) / n + decay * theta
+            gradient = world.sums(jacobian.mT @ s.reshape(-1)) / n + decay * theta
             shortest = -(vt.mT @ (inverse.square() * (vt @ gradient)))
-        return shortest
+        return world.first(shortest)
 
 
 def _interior_step(objective: Objective, z: Tensor, predicted: Tensor) -> float:
@@ -127,7 +128,8 @@ def _interior_step(objective: Objective, z: Tensor, predicted: Tensor) -> float:
         )
     falling = predicted < z
     limit = (z / (z - predicted))[falling]
-    return min(1.0, 0.9 * float(limit.min())) if falling.any() else 1.0
+    shortest = float(limit.min()) if falling.any() else math.inf
+    return min(1.0, 0.9 * -present().largest(-shortest))
 
 
 def _check_linear(before: Tensor, predicted: Tensor, after: Tensor, alpha: float) -> None:

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from targetopt.inner.base import Inner, InnerResult
-from targetopt.inner.objective import Evaluation, Line, Objective, dot
+from targetopt.inner.objective import Evaluation, Line, Objective
 from targetopt.inner.stopping import (
-    DECREASE,
     GRADIENT,
     LINE_SEARCH,
     MAX_STEPS,
+    Steps,
     Stopping,
     settle,
 )
@@ -38,7 +38,7 @@ class GaussNewton(Inner):
     linear forward one step is the exact minimiser, up to CG.
 
     Args:
-        max_steps: accepted steps.
+        max_steps: accepted steps, or ``"auto"`` to stop when an oracle call would buy more.
         cg_steps: products per step at most.
         cg_tolerance: CG stops at this relative residual.
         initial_damping: first μ, relative to the curvature along the gradient.
@@ -58,7 +58,7 @@ class GaussNewton(Inner):
     Reference: Nocedal, Wright, *Numerical Optimization*, 2006, ch. 10; Martens 2010 for the products.
     """
 
-    max_steps: int = 5
+    max_steps: Steps = 5
     cg_steps: int = 10
     cg_tolerance: float = 1e-2
     initial_damping: float = 1e-3
@@ -83,15 +83,16 @@ class GaussNewton(Inner):
         now = objective.start()
         damping = state.get("damping")
         total, reason, steps = 0.0, MAX_STEPS, 0
-        while steps < self.max_steps:
+        pace = self.stopping.pace(self.max_steps, objective.price, objective.largest_decrease)
+        while steps < pace.limit:
             gradient = objective.gradient(now, keep_graph=True)
-            squared = dot(gradient, gradient)
+            squared = objective.dot(gradient, gradient)
             if self.stopping.small_gradient(squared**0.5):
                 reason = GRADIENT
                 break
             curvature = _Curvature(objective, now)
             if damping is None:
-                along = dot(gradient, curvature.product(gradient)) / squared
+                along = objective.dot(gradient, curvature.product(gradient)) / squared
                 damping = self.initial_damping * along if along > 0 else self.initial_damping
             direction, slope, curved = self._solve(curvature, gradient, damping)
             line = Line(objective, now, direction)
@@ -112,16 +113,18 @@ class GaussNewton(Inner):
             now = there
             steps += 1
             total -= change
-            if self.stopping.small_decrease(-change, total):
-                reason = DECREASE
+            stop = pace.after(-change)
+            if stop is not None:
+                reason = stop
                 break
         carried = dict(state) if damping is None else {"damping": damping}
-        return InnerResult(steps, total, reason, carried)
+        return InnerResult(steps, total, reason, carried, steps_at=pace.at)
 
     def _solve(
         self, curvature: _Curvature, gradient: list[Tensor], damping: float
     ) -> tuple[list[Tensor], float, float]:
         """CG from zero: d, ∇·d and dᵀ(JᵀWJ/n + λ)d, so that the undamped model is known along d."""
+        dot = curvature.objective.dot
         d = [torch.zeros_like(g) for g in gradient]
         model_d = [torch.zeros_like(g) for g in gradient]  # (JᵀWJ/n + λ) d
         r = [-g for g in gradient]
@@ -151,10 +154,15 @@ class _Curvature:
     def __init__(self, objective: Objective, at: Evaluation) -> None:
         self.objective = objective
         self.at = at
+        objective.space.check_whole("GaussNewton")
         self.dual = torch.zeros_like(at.z, requires_grad=True)
         objective.backward_calls += 1
         transposed = torch.autograd.grad(
-            at.z, objective.params, grad_outputs=self.dual, create_graph=True, allow_unused=True
+            at.z,
+            objective.space.params,
+            grad_outputs=self.dual,
+            create_graph=True,
+            allow_unused=True,
         )
         self.used = [i for i, t in enumerate(transposed) if t is not None]
         self.transposed = [transposed[i] for i in self.used]

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import torch
 
 from targetopt.inner.base import Inner, InnerResult
-from targetopt.inner.objective import Objective, dot
-from targetopt.inner.stopping import DECREASE, GRADIENT, MAX_STEPS, Stopping, settle
+from targetopt.inner.objective import Objective
+from targetopt.inner.stopping import GRADIENT, MAX_STEPS, Steps, Stopping, settle
 from targetopt.types import BadArgument, State
 
 
@@ -22,7 +22,7 @@ class GradientDescent(Inner):
 
     Args:
         step_size: α, in parameter space.
-        max_steps: m.
+        max_steps: m, or ``"auto"`` to stop when an oracle call would buy more.
         stopping: optional early stop.
 
     Example:
@@ -35,7 +35,7 @@ class GradientDescent(Inner):
     """
 
     step_size: float
-    max_steps: int = 20
+    max_steps: Steps = 20
     stopping: Stopping = field(default_factory=Stopping)
 
     def __post_init__(self) -> None:
@@ -49,24 +49,26 @@ class GradientDescent(Inner):
     def minimise(self, objective: Objective, state: State) -> InnerResult:
         now = objective.start()
         watches_gradient = self.stopping.gradient_tolerance > 0
-        watches_decrease = self.stopping.relative_decrease > 0
-        measures = self.max_steps > 1 or watches_decrease
+        pace = self.stopping.pace(self.max_steps, objective.price, objective.largest_decrease)
+        measures = pace.limit > 1 or pace.judges
         initial = previous = objective.value(now.z) if measures else math.nan
         reason, steps = MAX_STEPS, 0
-        while steps < self.max_steps:
+        while steps < pace.limit:
             gradient = objective.gradient(now, native=True)  # nothing is done with it but added
-            if watches_gradient and self.stopping.small_gradient(dot(gradient, gradient) ** 0.5):
+            if watches_gradient and self.stopping.small_gradient(
+                objective.dot(gradient, gradient) ** 0.5
+            ):
                 reason = GRADIENT
                 break
             torch._foreach_add_(objective.params, gradient, alpha=-self.step_size)
             steps += 1
-            if steps < self.max_steps or watches_decrease:
+            if steps < pace.limit or pace.judges:
                 now = objective.evaluate()
-            if watches_decrease:
+            if pace.judges:
                 value = objective.value(now.z)
-                if self.stopping.small_decrease(previous - value, initial - value):
-                    reason = DECREASE
+                stop, previous = pace.after(previous - value), value
+                if stop is not None:
+                    reason = stop
                     break
-                previous = value
         decrease = initial - objective.final_value() if measures else None
-        return InnerResult(steps, decrease, reason)
+        return InnerResult(steps, decrease, reason, steps_at=pace.at)

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from targetopt.inner.base import Inner, InnerResult
 from targetopt.inner.objective import Evaluation, Line, Objective
+from targetopt.inner.space import Tensors
 from targetopt.inner.stopping import (
-    DECREASE,
     GRADIENT,
     LINE_SEARCH,
     MAX_STEPS,
+    Steps,
     Stopping,
     settle,
 )
-from targetopt.types import State, check_entries, is_positive
+from targetopt.types import BadArgument, State, check_entries, is_positive
 
 
 @dataclass(frozen=True)
@@ -31,10 +32,12 @@ class LBFGS(Inner):
     compares values that agree in most digits; this one uses the cancellation-free change of q.)
 
     Args:
-        max_steps: m, accepted steps.
-        history: pairs kept.
+        max_steps: m, accepted steps, or ``"auto"`` to stop when an oracle call would buy more.
+        history: pairs kept at most; each takes twice the memory of the parameters.
         max_backtracks: trials per search before it gives up (reason ``"line-search"``).
         stopping: optional early stop.
+        memory: bytes that the pairs may take. Of a large model fewer pairs are kept (at least one), so that
+            the solver takes no more memory than Adam does; ``math.inf`` keeps ``history`` pairs of any model.
 
     Example:
         >>> import torch, targetopt as to
@@ -49,10 +52,11 @@ class LBFGS(Inner):
     Reference: Nocedal, Wright, *Numerical Optimization*, 2006, algorithms 7.4 and 7.5.
     """
 
-    max_steps: int = 20
+    max_steps: Steps = 20
     history: int = 10
     max_backtracks: int = 12
     stopping: Stopping = field(default_factory=Stopping)
+    memory: float = 2.0**28
 
     remedy: ClassVar[str] = "Lower lr, or use Armijo."
 
@@ -61,24 +65,41 @@ class LBFGS(Inner):
 
     def __post_init__(self) -> None:
         settle(self, "history", "max_backtracks")
+        if not self.memory >= 0:
+            raise BadArgument(
+                f"LBFGS: memory={self.memory!r} must be a number of bytes, or math.inf for no limit"
+            )
 
     def check_state(self, state: State) -> None:
         check_entries(type(self).__name__, state, step_size=is_positive)
 
+    def pairs_kept(self, params: Tensors) -> int:
+        """How many pairs the budget allows for these parameters.
+
+        >>> (
+        ...     LBFGS().pairs_kept([torch.zeros(1000)]),
+        ...     LBFGS(memory=8000).pairs_kept([torch.zeros(500)]),
+        ... )
+        (10, 2)
+        """
+        size = sum(p.numel() * max(p.element_size(), 4) for p in params)
+        return min(self.history, max(1, int(self.memory // (2 * size)))) if size else self.history
+
     def minimise(self, objective: Objective, state: State) -> InnerResult:
         now = objective.start()
-        gradient = _flat(objective.gradient(now))
-        pairs: deque[tuple[Tensor, Tensor, float]] = deque(maxlen=self.history)
+        gradient = _owned(objective.gradient(now))
+        pairs = _Pairs(objective, self.pairs_kept(objective.params))
         carried = dict(state)
         total, reason, steps = 0.0, MAX_STEPS, 0
-        while steps < self.max_steps:
-            norm = float(gradient.norm())
-            if self.stopping.small_gradient(norm):
+        pace = self.stopping.pace(self.max_steps, objective.price, objective.largest_decrease)
+        while steps < pace.limit:
+            squared = objective.dot(gradient, gradient)
+            if self.stopping.small_gradient(squared**0.5):
                 reason = GRADIENT
                 break
-            direction = _two_loop(pairs, gradient)
-            slope = float(gradient @ direction)
-            first = 1.0 if pairs else float(state.get("step_size", 1.0 / norm))
+            direction = pairs.direction(gradient)
+            slope = objective.dot(gradient, direction) if pairs else -squared
+            first = 1.0 if pairs else float(state.get("step_size", squared**-0.5))
             found = self._search(objective, now, direction, slope, first)
             if found is None and pairs:  # stale curvature: once more along the gradient
                 pairs.clear()
@@ -86,34 +107,39 @@ class LBFGS(Inner):
             if found is None:
                 reason = LINE_SEARCH
                 break
-            alpha, now, new_gradient, change = found
             if not pairs:
-                carried["step_size"] = alpha
-            y, s = new_gradient - gradient, alpha * direction
-            curvature = float(y @ s)
-            if curvature > 0:
-                pairs.append((s, y, curvature))
-            gradient = new_gradient
+                carried["step_size"] = found.alpha
+            now, change = found.there, found.change
+            pairs.add(direction, gradient, found, slope)
+            gradient = found.gradient
+            del direction, found
             steps += 1
             total -= change
-            if self.stopping.small_decrease(-change, total):
-                reason = DECREASE
+            stop = pace.after(-change)
+            if stop is not None:
+                reason = stop
                 break
-        return InnerResult(steps, total, reason, carried)
+        return InnerResult(steps, total, reason, carried, steps_at=pace.at)
 
     def _search(
-        self, objective: Objective, now: Evaluation, direction: Tensor, slope: float, alpha: float
-    ) -> tuple[float, Evaluation, Tensor, float] | None:
+        self,
+        objective: Objective,
+        now: Evaluation,
+        direction: list[Tensor],
+        slope: float,
+        alpha: float,
+    ) -> _Found | None:
         """A step with sufficient decrease and increased slope; the parameters are left there."""
-        line = Line(objective, now, _unflat(direction, objective.params))
+        line = Line(objective, now, direction)
         low, high = 0.0, float("inf")
-        best: tuple[float, Evaluation, Tensor, float] | None = None
+        best: _Found | None = None
         for _ in range(self.max_backtracks):
             there, change = line.trial(alpha)
             if change <= self.SUFFICIENT * alpha * slope:
-                gradient = _flat(objective.gradient(there))
-                new_slope = float(gradient @ direction)
-                best = (alpha, there, gradient, change)
+                best = None  # its memory first
+                gradient = _owned(objective.gradient(there))
+                new_slope = objective.dot(gradient, direction)
+                best = _Found(alpha, there, gradient, change, new_slope)
                 if new_slope >= self.CURVATURE * slope:
                     return best
                 # too short: the secant of the slopes says how far, within reason
@@ -134,31 +160,99 @@ class LBFGS(Inner):
         if best is None:
             line.move(0.0)
             return None
-        line.move(best[0])
+        line.move(best.alpha)
         return best
 
 
-def _flat(tensors: list[Tensor]) -> Tensor:
-    return torch.cat([t.reshape(-1) for t in tensors])
+class _Found(NamedTuple):
+    """Where a search has ended."""
+
+    alpha: float
+    there: Evaluation
+    gradient: list[Tensor]
+    change: float
+    slope: float
+    """Of the objective along the direction, there."""
 
 
-def _unflat(flat: Tensor, like: list[Tensor]) -> list[Tensor]:
-    parts = flat.split([p.numel() for p in like])
-    types = [torch.promote_types(p.dtype, torch.float32) for p in like]
-    return [part.view_as(p).to(t) for part, p, t in zip(parts, like, types, strict=True)]
+class _Pair(NamedTuple):
+    """A step s, how the gradient changed over it, y, and their products y·s and y·y."""
+
+    s: list[Tensor]
+    y: list[Tensor]
+    curvature: float
+    squared: float
 
 
-def _two_loop(pairs: deque[tuple[Tensor, Tensor, float]], gradient: Tensor) -> Tensor:
-    q = gradient.neg()
-    if not pairs:
+class _Pairs:
+    """The last pairs and the two-loop recursion. Nothing is allocated that can be written over.
+
+    Fresh memory of the size of the parameters costs more than the arithmetic on it: every page of it has
+    to be fetched from the system. So the oldest pair's memory becomes the next direction's.
+    """
+
+    def __init__(self, objective: Objective, most: int) -> None:
+        self.objective = objective
+        self.most = most
+        self._pairs: deque[_Pair] = deque()
+        self._spare: list[Tensor] = []
+        self._along = 0.0  # −(newest s)·gradient, which the search has computed already
+
+    def __len__(self) -> int:
+        return len(self._pairs)
+
+    def clear(self) -> None:
+        self._pairs.clear()
+
+    def direction(self, gradient: list[Tensor]) -> list[Tensor]:
+        """−H∇; the caller may keep it."""
+        if self._spare:
+            q, self._spare = self._spare, []
+            torch._foreach_copy_(q, gradient)
+            torch._foreach_neg_(q)
+        else:
+            q = list(torch._foreach_neg(gradient))
+        if not self._pairs:
+            return q
+        dot, weights = self.objective.dot, []
+        for pair in reversed(self._pairs):
+            along = dot(pair.s, q) if weights else self._along
+            weights.append(along / pair.curvature)
+            torch._foreach_add_(q, pair.y, alpha=-weights[-1])
+        newest = self._pairs[-1]
+        torch._foreach_mul_(q, newest.curvature / newest.squared)
+        for pair, weight in zip(self._pairs, reversed(weights), strict=True):
+            torch._foreach_add_(q, pair.s, alpha=weight - dot(pair.y, q) / pair.curvature)
         return q
-    weights = []
-    for s, y, curvature in reversed(pairs):
-        weight = (s @ q) / curvature
-        q = torch.sub(q, weight * y)
-        weights.append(weight)
-    _, y, curvature = pairs[-1]
-    q = q * (curvature / (y @ y))
-    for (s, y, curvature), weight in zip(pairs, reversed(weights), strict=True):
-        q = q + s * (weight - (y @ q) / curvature)
-    return q
+
+    def add(
+        self, direction: list[Tensor], before: list[Tensor], found: _Found, slope: float
+    ) -> None:
+        """The pair of the step αd, in the memory of the direction and of the gradient before it."""
+        dot, rise = self.objective.dot, found.slope - slope
+        s, y = direction, before
+        torch._foreach_neg_(y)
+        torch._foreach_add_(y, found.gradient)
+        torch._foreach_mul_(s, found.alpha)
+        # y·s without another pass, unless it would be a small difference of large numbers
+        curvature = found.alpha * rise if rise > 1e-2 * abs(slope) else dot(y, s)
+        if not curvature > 0:
+            self._spare = s
+            if self._pairs:
+                self._along = -dot(self._pairs[-1].s, found.gradient)
+            return
+        if len(self._pairs) == self.most:
+            self._spare = self._pairs.popleft().s
+        self._pairs.append(_Pair(s, y, curvature, dot(y, y)))
+        self._along = -found.alpha * found.slope
+
+
+def _owned(tensors: list[Tensor]) -> list[Tensor]:
+    """Tensors that may be written to: autograd may hand out views, or one tensor twice."""
+    seen: set[int] = set()
+    answer = []
+    for tensor in tensors:
+        own = tensor._base is None and tensor.is_contiguous() and tensor.data_ptr() not in seen
+        seen.add(tensor.data_ptr())
+        answer.append(tensor if own else tensor.contiguous().clone())
+    return answer

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from targetopt.inner.economy import UNKNOWN_PRICE
+from targetopt.inner.space import Space, Tensors
 from targetopt.surrogate import Surrogate
-from targetopt.types import HALF, BadForward, total, wide
-
-Tensors = Sequence[Tensor]
-
-
-def dot(a: Tensors, b: Tensors) -> float:
-    """Σ ⟨a_i, b_i⟩ over a list of tensors, as a number."""
-    pairs = zip(a, b, strict=True)
-    return total([torch.dot(wide(x).reshape(-1), wide(y).reshape(-1)) for x, y in pairs])
+from targetopt.types import HALF, BadForward, wide
+from targetopt.world import present
 
 
 @dataclass
@@ -33,7 +28,14 @@ class Objective:
     """θ ↦ q(f(θ)) + ½λ‖θ‖², evaluated at the parameters as they stand.
 
     Inner solvers move ``params`` in place and ask for evaluations; each forward and backward is
-    counted here and nowhere else. Nothing here ever calls the oracle. Solvers run without grad mode.
+    counted here and nowhere else. Nothing here ever calls the oracle. Solvers run without grad mode. On several
+    ranks every number that is given out is the same on all of them.
+
+    Attributes:
+        params: what solvers move: the parameters, or this rank's shards of them.
+        space: of the parameters, with its inner product.
+        examples: rows of all ranks.
+        price: τ, what an oracle call costs in inner steps, as far as it is known.
     """
 
     def __init__(
@@ -43,19 +45,30 @@ class Objective:
         surrogate: Surrogate,
         weight_decay: float = 0.0,
         start: Tensor | None = None,
+        price: float = UNKNOWN_PRICE,
     ) -> None:
         self.forward = forward
-        self.params = params
+        self.price = price
+        self.space = Space(params)
+        self.params = self.space.parts
         self.surrogate = surrogate
         self.weight_decay = weight_decay
         self.forward_calls = 0
         self.backward_calls = 0
         self.jvp_calls = 0
         self._start = start
+        self.examples = present().rows(surrogate.anchor.shape[0])
 
-    @property
-    def examples(self) -> int:
-        return self.surrogate.anchor.shape[0]
+    def dot(self, a: Tensors, b: Tensors) -> float:
+        """⟨a, b⟩ in the space of the parameters."""
+        return self.space.dot(a, b)
+
+    def largest_decrease(self) -> float:
+        """How far free targets would bring the surrogate down from its anchor, weight decay left out."""
+        anchor = self.surrogate.anchor
+        return float(
+            self.surrogate.value(anchor) - self.surrogate.value(self.surrogate.minimiser())
+        )
 
     def start(self) -> Evaluation:
         """The evaluation at the step's first θ; it reuses the graph of the oracle's query."""
@@ -97,21 +110,23 @@ class Objective:
             return list(torch._foreach_add(dense, self.params, alpha=self.weight_decay))
         return grads
 
-    def vjp(self, at: Evaluation, v: Tensor, *, keep_graph: bool = True) -> list[Tensor]:
-        """Jᵀv as autograd gives it (zeros for parameters the forward did not use)."""
+    def vjp(
+        self, at: Evaluation, v: Tensor, *, keep_graph: bool = True, own: bool = False
+    ) -> list[Tensor]:
+        """Jᵀv as autograd gives it (zeros for parameters the forward did not use), over all ranks' rows.
+
+        With ``own``, over the rows of this rank alone.
+        """
         self.backward_calls += 1
-        grads = torch.autograd.grad(
-            at.z, self.params, grad_outputs=v, retain_graph=keep_graph, allow_unused=True
-        )
+        pulled = self.space.own if own else self.space.pulled
+        grads = pulled(at.z, v, keep_graph=keep_graph)
         if all(g is None for g in grads):
             raise BadForward(
                 "forward()'s targets do not depend on the parameters SSO was given: it seems to be of "
                 "another model, or of a copy. Build both from the same model: give SSO the parameters "
                 "it uses."
             )
-        return [
-            torch.zeros_like(p) if g is None else g for g, p in zip(grads, self.params, strict=True)
-        ]
+        return self.space.filled(grads)
 
     def change(
         self, before: Evaluation, after: Evaluation, inner: float = 0.0, squared: float = 0.0
@@ -131,7 +146,7 @@ class Objective:
         """The objective where the targets are ``z`` (and the parameters as they stand)."""
         value = float(self.surrogate.value(z.detach()))
         if self.weight_decay:
-            value += 0.5 * self.weight_decay * dot(self.params, self.params)
+            value += 0.5 * self.weight_decay * self.dot(self.params, self.params)
         return value
 
     def final_value(self) -> float:
@@ -155,8 +170,8 @@ class Line:
         self.direction = direction
         self.alpha = 0.0
         decayed = objective.weight_decay != 0.0
-        self._inner = dot(objective.params, direction) if decayed else 0.0
-        self._squared = dot(direction, direction) if decayed else 0.0
+        self._inner = objective.dot(objective.params, direction) if decayed else 0.0
+        self._squared = objective.dot(direction, direction) if decayed else 0.0
         half = any(p.dtype in HALF for p in objective.params)
         self._origin = [p.detach().clone() for p in objective.params] if half else []
 

@@ -84,9 +84,9 @@ class Space:
         """Refuse shards for a solver that needs Jacobians, through which FSDP2 cannot be differentiated."""
         if self.sharded:
             raise MissingCapability(
-                f"{solver} needs the Jacobian of the forward. With parameters that are sharded over ranks (FSDP2) torch "
-                "gives gradients only. Use LBFGS, Armijo, GradientDescent or Torch, or train a model that is whole on "
-                "every rank (DDP)."
+                f"{solver} needs the Jacobian of the forward. With parameters that are sharded over ranks (FSDP2) "
+                "torch gives gradients only. Use LBFGS, Armijo, GradientDescent or Torch, or train a model that is "
+                "whole on every rank (DDP)."
             )
 
     def filled(self, found: Sequence[Tensor | None]) -> list[Tensor]:

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from targetopt.inner.base import Inner, InnerResult
-from targetopt.inner.objective import Evaluation, Objective, dot
-from targetopt.inner.stopping import DECREASE, GRADIENT, MAX_STEPS, Stopping, settle
+from targetopt.inner.objective import Evaluation, Objective
+from targetopt.inner.stopping import GRADIENT, MAX_STEPS, Steps, Stopping, settle
 from targetopt.types import BadArgument, State
 
 
@@ -31,7 +31,8 @@ class Torch(Inner):
 
     Args:
         factory: gets the list of parameters, returns a ``torch.optim.Optimizer``.
-        max_steps: m, the number of ``optimizer.step`` calls.
+        max_steps: m, the number of ``optimizer.step`` calls, or ``"auto"`` to stop when an oracle call would
+            buy more.
         reset: forget the state before each outer step.
         stopping: optional early stop.
 
@@ -46,7 +47,7 @@ class Torch(Inner):
     """
 
     factory: Callable[[list[Tensor]], torch.optim.Optimizer]
-    max_steps: int = 20
+    max_steps: Steps = 20
     reset: bool = False
     stopping: Stopping = field(default_factory=Stopping)
 
@@ -62,12 +63,13 @@ class Torch(Inner):
         self._made(list(params))
 
     def minimise(self, objective: Objective, state: State) -> InnerResult:
-        optimiser = self._optimiser(objective.params, state)
+        params = objective.space.params
+        optimiser = self._optimiser(params, state)
         first = objective.start()
         cached: Evaluation | None = first
         initial = previous = objective.value(first.z)
         watches_gradient = self.stopping.gradient_tolerance > 0
-        watches_decrease = self.stopping.relative_decrease > 0
+        pace = self.stopping.pace(self.max_steps, objective.price, objective.largest_decrease)
         fresh = True  # the closure has not been called in this optimiser step yet
 
         @torch.no_grad()  # torch's optimisers call closures in grad mode; evaluations see to it
@@ -78,34 +80,32 @@ class Torch(Inner):
             gradient = objective.gradient(now, native=True)
             if fresh:
                 if watches_gradient and self.stopping.small_gradient(
-                    dot(gradient, gradient) ** 0.5
+                    objective.dot(gradient, gradient) ** 0.5
                 ):
                     raise _StopNow(GRADIENT)
-                if (
-                    watches_decrease
-                    and steps
-                    and self.stopping.small_decrease(previous - value, initial - value)
-                ):
-                    raise _StopNow(DECREASE)
+                stop = pace.after(previous - value) if steps else None
+                if stop is not None:
+                    raise _StopNow(stop)
                 previous, fresh = value, False
-            for p, g in zip(objective.params, gradient, strict=True):
-                p.grad = g
+            for p, g in zip(params, objective.space.like_parameters(gradient), strict=True):
+                p.grad = g.to(p.dtype)
             return value
 
-        kept = [p.grad for p in objective.params]
+        kept = [p.grad for p in params]
         reason, steps = MAX_STEPS, 0
         try:
-            while steps < self.max_steps:
+            while steps < pace.limit:
                 fresh = True
                 optimiser.step(closure)
                 steps += 1
         except _StopNow as stop:
             reason = str(stop)
         finally:
-            for p, grad in zip(objective.params, kept, strict=True):
+            for p, grad in zip(params, kept, strict=True):
                 p.grad = grad
         carried = {} if self.reset else {"optimiser": optimiser.state_dict()}
-        return InnerResult(steps, initial - objective.final_value(), reason, carried)
+        total = initial - objective.final_value()
+        return InnerResult(steps, total, reason, carried, steps_at=pace.at)
 
     def _optimiser(self, params: list[Tensor], state: State) -> torch.optim.Optimizer:
         optimiser = self._made(params)

@@ -133,6 +133,7 @@ class Linear:
         subclass of a solver, of the surrogate or of this forward may do something else.
         """
         exactly = type(self) is Linear and type(surrogate) is Quadratic and type(inner) in SOLVERS
+        exactly = exactly and inner.prescribed
         if not exactly or {id(p) for p in params} != {id(p) for p in self.parameters()}:
             return None
         return partial(self._minimise, inner)

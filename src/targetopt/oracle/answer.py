@@ -14,6 +14,7 @@ from torch import Tensor
 from targetopt.losses import Loss
 from targetopt.oracle.base import Oracle
 from targetopt.oracle.loss import LossOracle, check_losses
+from targetopt.surrogate import Surrogate
 from targetopt.types import BadAnswer, BadArgument, TargetPoint, all_finite, finite_rows, shown
 
 
@@ -81,6 +82,10 @@ def _checked_offers(point: TargetPoint) -> float | None:
             raise BadAnswer(
                 f"the oracle's {name}={offered!r} must be a function, or None if unknown"
             )
+    if point.majoriser is not None and not isinstance(point.majoriser, Surrogate):
+        raise BadAnswer(
+            f"the oracle's majoriser={point.majoriser!r} must be a targetopt.Surrogate, or None if unknown"
+        )
     known: Any = point.smoothness
     if known is None:
         return None

@@ -18,7 +18,7 @@ class Oracle(Protocol):
     may work in place and reuse its buffers.
 
     An oracle may say beforehand what its answers will hold, so that a rule which needs more is refused
-    before anything is paid for: attributes ``value``, ``curvature`` and ``smoothness``, as in
+    before anything is paid for: attributes ``value``, ``curvature``, ``smoothness``, ``revealed`` and ``majoriser``, as in
     `TargetPoint`, where ``None`` stands for "never". Where an attribute does not exist, nothing is said
     and the first answer decides.
     """

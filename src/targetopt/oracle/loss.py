@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from targetopt.losses import Loss
+from targetopt.surrogate import Quadratic, Surrogate
 from targetopt.types import BadAnswer, BadArgument, TargetPoint
 
 
@@ -51,6 +52,11 @@ class LossOracle:
         return self.loss if isinstance(self.loss, Loss) else None
 
     @property
+    def majoriser(self) -> type[Surrogate] | None:
+        """The kind of upper bound that answers hold (for `Majoriser`): quadratic, where L is known."""
+        return None if self.smoothness is None else Quadratic
+
+    @property
     def smoothness(self) -> float | None:
         """L, if the loss knows it."""
         return self.loss.smoothness if isinstance(self.loss, Loss) else None
@@ -61,6 +67,11 @@ class LossOracle:
         else:
             losses, gradients = self._autograd(self.loss, z)
         curvature, asked = self.curvature, z.clone()  # losses of the user's may work in place
+        known = self.smoothness
+        bound = None
+        if known is not None:
+            check_losses(losses, z)
+            bound = Quadratic(asked, gradients, z.new_tensor(known), losses.to(z).mean())
         return TargetPoint(
             targets=asked,
             losses=losses,
@@ -69,6 +80,7 @@ class LossOracle:
             value=self.value,
             smoothness=self.smoothness,
             revealed=self.revealed,
+            majoriser=bound,
         )
 
     @torch.no_grad()

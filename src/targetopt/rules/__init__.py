@@ -2,10 +2,12 @@
 
 from targetopt.rules.adagrad import AdaGrad
 from targetopt.rules.adagrad_norm import AdaGradNorm
+from targetopt.rules.automatic import Automatic
 from targetopt.rules.base import Proposal, Rule
 from targetopt.rules.ftrl import FTRL
 from targetopt.rules.gradient_step import GradientStep
 from targetopt.rules.line_search import LineSearch
+from targetopt.rules.majoriser import Majoriser
 from targetopt.rules.memory import Memory
 from targetopt.rules.mirror_descent import MirrorDescent
 from targetopt.rules.newton import Newton
@@ -18,8 +20,10 @@ __all__ = [
     "FTRL",
     "AdaGrad",
     "AdaGradNorm",
+    "Automatic",
     "GradientStep",
     "LineSearch",
+    "Majoriser",
     "Memory",
     "MirrorDescent",
     "Newton",

@@ -18,6 +18,7 @@ from targetopt.rules.tables import (
 )
 from targetopt.surrogate import Quadratic
 from targetopt.types import BadArgument, State, TargetPoint, check_entries, is_table
+from targetopt.world import present
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class AdaGrad(Rule):
         step = self.step_size(point, lr, decay)
         metric = (table[rows].sqrt() + self.eps) / step
         surrogate = Quadratic(point.targets, point.gradients, metric, point.loss)
-        eta = float(metric.reciprocal().mean())
+        eta = float(present().average(metric.reciprocal().sum(), metric.numel()))
         return Proposal(surrogate, {"sum_squares": table}, eta, memory_kind(point))
 
     def check_targets(self, z: Tensor, index: Tensor | None, state: State) -> None:

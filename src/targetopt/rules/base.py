@@ -68,9 +68,10 @@ class Rule(ABC):
     searches: ClassVar[bool] = False
     """Whether the rule looks for its η itself: an η at its limits then means something went wrong."""
 
-    returns: ClassVar[bool] = False
-    """Whether the rule may refuse the point it was asked about and go back to the last accepted one, of
-    whose parameters a copy is then kept."""
+    looks_back: ClassVar[bool] = False
+    """Whether the rule judges its last step by this answer: a copy of the parameters at which that step
+    began is kept, and ``point.earlier`` has the targets of this question's rows there, at the price of one
+    forward. Only such a rule may refuse the point it was asked about and go back (``Proposal.returned``)."""
 
     everywhere: ClassVar[bool] = False
     """Whether the surrogate is of all data, whose targets ``regularise_on=`` gives (``point.everything``), and
@@ -120,6 +121,8 @@ class Rule(ABC):
             "curvature": "pass curvature=, use a loss that has one, or use GradientStep or AdaGrad",
             "revealed": "use an oracle that knows the loss everywhere (to.LossOracle with labels), or "
             "use TrustRegion, which needs gradients only",
+            "majoriser": "let its TargetPoint have majoriser= (a Surrogate that bounds the loss from above), or "
+            "use TrustRegion, which needs gradients only",
         }
         unsaid = None if answered else NotImplemented
         for need in sorted(self.needs):
@@ -145,6 +148,10 @@ class Rule(ABC):
     def check_state(self, state: State) -> None:
         """Refuse a loaded state that this rule cannot have written."""
         check_entries(type(self).__name__, state)
+
+    def explain(self, state: State) -> str:
+        """Which rule this is, what its state says of the step, and why it is in use, in sentences."""
+        return f"{type(self).__name__}, as given."
 
     def _wants_smoothness(self, lr: float | None) -> bool:
         return lr is None and self.natural_lr is None

@@ -19,6 +19,7 @@ from targetopt.rules.tables import (
 )
 from targetopt.surrogate import Quadratic
 from targetopt.types import State, TargetPoint, check_entries, is_table
+from targetopt.world import present
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class FTRL(Rule):
         surrogate = replace(surrogate, constant=2 * point.loss - surrogate.value(z))
         kept = {"gradient_sum": sums, "start": starts, "count": counts}
         check_sums("FTRL", sums[rows])
-        summed = float(counts[rows].double().mean())
+        summed = float(present().mean(counts[rows].double()))
         return Proposal(surrogate, kept, eta, memory_kind(point), summed)
 
     def check_targets(self, z: Tensor, index: Tensor | None, state: State) -> None:

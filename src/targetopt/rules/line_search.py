@@ -18,6 +18,7 @@ from targetopt.types import (
     is_positive,
     settle_whole,
 )
+from targetopt.world import present
 
 ROUNDING = 8.0
 """Units in the loss's last place by which the comparison may be off. Without them, ties (η = 1/L at c = ½
@@ -83,13 +84,15 @@ class LineSearch(Rule):
         eta = self._first_trial(point, lr, state, self.grow)
         allowance = ROUNDING * torch.finfo(point.losses.dtype).eps * abs(loss)
         for _ in range(self.max_backtracks + 1):
-            trial = point.value(point.targets - eta * point.gradients).mean()
+            trial = present().mean(point.value(point.targets - eta * point.gradients))
             if float(trial) <= loss - self.c * eta * slope + allowance:
                 break
             eta *= self.shrink
         else:
             if point.smoothness is None:
-                swallowed = torch.equal(point.targets - eta * point.gradients, point.targets)
+                swallowed = present().all(
+                    torch.equal(point.targets - eta * point.gradients, point.targets)
+                )
                 return Proposal.nowhere(point, {} if swallowed else {"eta": eta / self.grow})
             # Where losses vanish, η grows by orders of magnitude that no search takes back on a batch
             # that is not fitted yet.

@@ -29,6 +29,7 @@ from targetopt.types import (
     check_entries,
     is_table,
 )
+from targetopt.world import present
 
 KINDS = ("saga", "miso")
 
@@ -121,8 +122,8 @@ class Memory(Rule):
             q = replace(q, constant=2 * point.loss - q.value(everything))
             return Proposal(q, kept, eta, memory)
         # u = table after the step + the batch's changes, n/b − 1 times (each copy of a row is one of b)
-        n, b = everything.shape[0], z.shape[0]
-        copies = torch.bincount(rows, minlength=n).to(z)[rows]
+        n, b = present().rows(everything.shape[0]), present().rows(z.shape[0])
+        copies = torch.bincount(rows).to(z)[rows]
         weight = (n / b - copies.reciprocal()).reshape(-1, *([1] * (z.ndim - 1)))
         u = current["gradients"].index_add(0, rows, weight * (g - before))
         return Proposal(Quadratic(everything, u, metric, point.loss), kept, eta, memory)

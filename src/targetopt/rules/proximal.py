@@ -10,8 +10,20 @@ from torch import Tensor
 
 from targetopt.losses import Loss
 from targetopt.rules.base import Proposal, Rule
+from targetopt.rules.evidence import adapted, agreement, anchored, first_step, same_rows
 from targetopt.surrogate import Surrogate
-from targetopt.types import MissingCapability, State, TargetPoint
+from targetopt.types import (
+    MissingCapability,
+    State,
+    TargetPoint,
+    check_entries,
+    is_positive,
+    is_table,
+)
+from targetopt.world import present
+
+REPEATS = 2
+"""After so many repetitions, and nothing else, the rows are taken to be the whole problem."""
 
 
 @dataclass(frozen=True)
@@ -23,16 +35,16 @@ class ProximalLoss(Surrogate):
     eta: float
 
     def value(self, z: Tensor) -> Tensor:
-        pull = (z - self.anchor).square().sum() / z.shape[0]
-        return self.loss.value(z).mean() + pull / (2.0 * self.eta)
+        pull = present().mean((z - self.anchor).square())
+        return present().mean(self.loss.value(z)) + pull / (2.0 * self.eta)
 
     def gradient(self, z: Tensor) -> Tensor:
         return self.loss.gradient(z) + (z - self.anchor) / self.eta
 
     def change(self, before: Tensor, after: Tensor, gradient_before: Tensor) -> Tensor:
         d = after - before
-        pull = (d * (0.5 * d + (before - self.anchor))).sum() / (self.eta * d.shape[0])
-        return (self.loss.value(after) - self.loss.value(before)).mean() + pull
+        pull = present().mean(d * (0.5 * d + (before - self.anchor))) / self.eta
+        return present().mean(self.loss.value(after) - self.loss.value(before)) + pull
 
     def curvature_product(self, z: Tensor, v: Tensor) -> Tensor:
         return self.loss.curve(self.loss.curvature(z), v) + v / self.eta
@@ -51,8 +63,17 @@ class Proximal(Rule):
 
     Where the answer to a question reveals the labels, the loss of this batch is known everywhere, and
     nothing forces us to linearise it. What the proximal term still does is to keep one batch from
-    pulling the model away from all others. η = ∞ (``lr=float("inf")``) leaves it out: the inner solver then
-    takes m steps on the batch loss itself, which is called data echoing. With ``lr=None``, η = 1/(2L).
+    pulling the model away from all others. How far one batch can be trusted depends on the data: on noisy data
+    a short η is best, on data that the model can fit a long one, by orders of magnitude.
+
+    With ``lr=None`` η begins at 1/L, or at |ℓ|/‖g‖² where L is not known, and then follows what fresh rows
+    say: η ← η · exp(β cos), where cos = −⟨g, δ⟩/(‖g‖‖δ‖) compares how the last step moved rows that it has
+    not seen with where they want to go. That costs one forward per step and no oracle call. Where every
+    question so far was about the same rows they are all there is: η is infinite from the third one on, and
+    the loss is minimised as it stands.
+
+    With ``lr=`` η is what is given. ``lr=float("inf")`` leaves the proximal term out: the inner solver takes
+    m steps on the batch loss itself, which is called data echoing.
 
     Example:
         >>> import torch, targetopt as to
@@ -64,14 +85,45 @@ class Proximal(Rule):
         0.5
 
     References: Rockafellar 1976; Asi, Duchi, *Stochastic (approximate) proximal point methods*, 2019; Choi
-    et al., *Faster neural network training with data echoing*, 2019.
+    et al., *Faster neural network training with data echoing*, 2019; Baydin et al., *Online learning rate
+    adaptation with hypergradient descent*, 2018.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"revealed"})
     unbounded: ClassVar[bool] = True
     uniform: ClassVar[bool] = False
+    looks_back: ClassVar[bool] = True
 
     def propose(self, point: TargetPoint, lr: float | None, decay: float, state: State) -> Proposal:
         assert point.revealed is not None  # `check` has refused such oracles
-        eta = math.inf if lr == math.inf else self.step_size(point, lr, decay)
-        return Proposal(ProximalLoss(point.targets, point.revealed, eta), state, eta)
+        if lr is not None:
+            eta = math.inf if lr == math.inf else self.representable(lr * decay, point)
+            return Proposal(ProximalLoss(point.targets, point.revealed, eta), {}, eta)
+        kept = {**self._adapted(point, state), **anchored(point)}
+        whole = kept["repeats"] >= REPEATS
+        eta = math.inf if whole else self.representable(kept["eta"] * decay, point)
+        return Proposal(ProximalLoss(point.targets, point.revealed, eta), kept, eta)
+
+    @staticmethod
+    def _adapted(point: TargetPoint, state: State) -> State:
+        if "eta" not in state:
+            first = 1.0 / point.smoothness if point.smoothness else first_step(point)
+            return {"eta": first, "first": first, "repeats": 0}
+        kept = {name: state[name] for name in ("eta", "first", "repeats")}
+        if same_rows(point, state.get("targets"), state.get("index")):
+            return {**kept, "repeats": kept["repeats"] + (kept["repeats"] >= 0)}
+        agrees = agreement(point, float(state["penalty"]))
+        return {**kept, "eta": adapted(kept["eta"], agrees, kept["first"]), "repeats": -1}
+
+    def check_state(self, state: State) -> None:
+        check_entries(
+            "Proximal",
+            state,
+            eta=is_positive,
+            first=is_positive,
+            targets=is_table,
+            repeats=lambda count: isinstance(count, int) and count >= -1,
+        )
+
+    def _wants_smoothness(self, lr: float | None) -> bool:
+        return False  # the first answer gives the first η

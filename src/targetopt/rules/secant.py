@@ -10,11 +10,12 @@ from torch import Tensor
 
 from targetopt.surrogate import Surrogate
 from targetopt.types import State, settle_whole
+from targetopt.world import present
 
 
 def inner(a: Tensor, b: Tensor) -> Tensor:
     """⟨a, b⟩ in the mean convention; leading axes of ``a`` beyond those of ``b`` are kept."""
-    return a.reshape(-1, b.numel()) @ b.reshape(-1) / b.shape[0]
+    return present().average(a.reshape(-1, b.numel()) @ b.reshape(-1), b.shape[0])
 
 
 class LowRank(NamedTuple):
@@ -44,14 +45,14 @@ class LowRankQuadratic(Surrogate):
 
     def value(self, z: Tensor) -> Tensor:
         d = z - self.anchor
-        return self.constant + (d * (self.linear + 0.5 * self.metric.product(d))).sum() / d.shape[0]
+        return self.constant + present().mean(d * (self.linear + 0.5 * self.metric.product(d)))
 
     def gradient(self, z: Tensor) -> Tensor:
         return self.linear + self.metric.product(z - self.anchor)
 
     def change(self, before: Tensor, after: Tensor, gradient_before: Tensor) -> Tensor:
         d = after - before
-        return (d * (gradient_before + 0.5 * self.metric.product(d))).sum() / d.shape[0]
+        return present().mean(d * (gradient_before + 0.5 * self.metric.product(d)))
 
     def curvature_product(self, z: Tensor, v: Tensor) -> Tensor:
         return self.metric.product(v)
@@ -59,7 +60,7 @@ class LowRankQuadratic(Surrogate):
     def minimiser(self) -> Tensor:
         scale, basis, core = self.metric
         flat = basis.reshape(basis.shape[0], -1)
-        gram = flat @ flat.T / self.anchor.shape[0]
+        gram = present().average(flat @ flat.T, self.anchor.shape[0])
         # Woodbury: (sI + UᵀCU)⁻¹g = (g − Uᵀ(s + C UUᵀ)⁻¹ C U g)/s
         small = scale * torch.eye(len(flat), dtype=flat.dtype, device=flat.device) + core @ gram
         weights = torch.linalg.solve(small, core @ inner(basis, self.linear))
@@ -115,21 +116,21 @@ class Secant:
     def metric(self, state: State, like: Tensor) -> LowRank:
         """B from the pairs in ``state``, of which there must be one."""
         steps, changes = state["steps"], state["changes"]
-        k, n = steps.shape[0], like.shape[0]
+        world = present()
+        k, n = steps.shape[0], world.rows(like.shape[0])
         S, Y = steps.reshape(k, -1).double(), changes.reshape(k, -1).double()
-        newest = float(Y[-1] @ S[-1]) / float(S[-1] @ S[-1])
-        lengths = S.norm(
-            dim=1, keepdim=True
-        )  # pairs of early steps are longer by orders of magnitude
+        newest = float(world.sums(Y[-1] @ S[-1])) / float(world.sums(S[-1] @ S[-1]))
+        # pairs of early steps are longer by orders of magnitude
+        lengths = world.lengths(S.norm(dim=1)).unsqueeze(1)
         S, Y = S / lengths, Y / lengths
-        H = S @ Y.T
+        H = world.sums(S @ Y.T)
         H = 0.5 * (H + H.T)
-        values, vectors = torch.linalg.eigh(H)
+        values, vectors = map(world.first, torch.linalg.eigh(H))
         good = values > self.FLATTEST * values[-1]
         # In the basis of H's eigenvectors each direction is its own secant pair, and bad ones drop out.
         T = vectors[:, good].T
         S, Y, values = T @ S, T @ Y, values[good]
-        overlap = torch.linalg.pinv(S @ S.T, hermitian=True)
+        overlap = world.first(torch.linalg.pinv(world.sums(S @ S.T), hermitian=True))
         zero = torch.zeros_like(overlap)
         core = n * torch.cat(
             [

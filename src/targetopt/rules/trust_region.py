@@ -10,6 +10,7 @@ import torch
 
 from targetopt.divergence import SquaredEuclidean
 from targetopt.rules.base import Proposal, Rule
+from targetopt.rules.evidence import adapted, agreement, first_step, same_rows
 from targetopt.rules.secant import LowRankQuadratic, Secant, inner
 from targetopt.surrogate import Surrogate
 from targetopt.types import BadArgument, State, TargetPoint, check_entries, is_positive, is_table
@@ -36,8 +37,11 @@ class TrustRegion(Rule):
 
     The first η is ``lr`` if it is given, else |ℓ|/‖g‖²: where the linear model reaches zero.
 
-    Two answers can be compared if they are about the same rows: on a full batch always; on mini-batches
-    pass ``index=``, and η changes only when the same batch comes twice in a row.
+    Two answers can be compared if they are about the same rows: on a full batch always, on mini-batches when
+    the same one comes twice in a row. One forward at the last point shows whether they are (with ``index=``
+    their numbers do). On fresh rows that forward shows how the last step has moved them, and η follows their
+    agreement with it: η ← η · exp(β cos), where cos = −⟨g, δ⟩/(‖g‖‖δ‖) is positive as long as rows
+    that the step has not seen want to go on in the same direction. No step is taken back then.
 
     Args:
         metric: ``None``, or `Secant` for a metric from past answers (needs the same rows every time).
@@ -55,7 +59,9 @@ class TrustRegion(Rule):
         >>> reports[-1].loss < 2.001, opt.totals.value_calls  # the minimum is 2
         (True, 0)
 
-    Reference: Conn, Gould, Toint, *Trust-Region Methods*, 2000, ch. 6 and 17 (step control by ρ).
+    References: Conn, Gould, Toint, *Trust-Region Methods*, 2000, ch. 6 and 17 (step control by ρ); Baydin et
+    al., *Online learning rate adaptation with hypergradient descent*, ICLR 2018 (agreement of successive
+    gradients; here in target space, on fresh rows).
     """
 
     metric: Secant | None = None
@@ -67,7 +73,7 @@ class TrustRegion(Rule):
     monotone: ClassVar[bool] = True
     uniform: ClassVar[bool] = False
     searches: ClassVar[bool] = True
-    returns: ClassVar[bool] = True
+    looks_back: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not (0 < self.accept < self.good < 1 and 0 < self.shrink <= 0.5 and self.grow > 1):
@@ -85,6 +91,8 @@ class TrustRegion(Rule):
             "TrustRegion",
             state,
             eta=is_positive,
+            first=is_positive,
+            used=is_positive,
             targets=is_table,
             gradients=is_table,
             steps=is_table,
@@ -92,9 +100,8 @@ class TrustRegion(Rule):
         )
 
     def propose(self, point: TargetPoint, lr: float | None, decay: float, state: State) -> Proposal:
-        if not self._comparable(point, state):
-            kept: State = {"eta": state.get("eta", lr or self._first(point))}
-            return self._proposed(point, decay, kept)
+        if not same_rows(point, state.get("targets"), state.get("index")):
+            return self._on_fresh_rows(point, lr, decay, state)
         earlier = TargetPoint(
             state["targets"],
             state["losses"],
@@ -102,7 +109,8 @@ class TrustRegion(Rule):
             index=point.index,
             penalty=float(state["penalty"]),
         )
-        kept = {name: state[name] for name in ("eta", "steps", "changes") if name in state}
+        remembered = ("eta", "first", "steps", "changes")
+        kept: State = {name: state[name] for name in remembered if name in state}
         step = point.targets - earlier.targets
         model = self._model(earlier, kept, float(state["decay"]))
         # q_t without its quadratic term, and what the step has really changed beyond that
@@ -137,17 +145,18 @@ class TrustRegion(Rule):
             return self._proposed(earlier, decay, kept, ratio, returned=True)
         return self._proposed(point, decay, kept, ratio)
 
-    def _comparable(self, point: TargetPoint, state: State) -> bool:
-        if "targets" not in state or state["targets"].shape != point.targets.shape:
-            return False
-        index = state.get("index")
-        if index is None or point.index is None:
-            return (index is None) == (point.index is None)
-        return torch.equal(index, point.index)
-
-    def _first(self, point: TargetPoint) -> float:
-        squared, loss = point.gradient_norm_squared, abs(float(point.loss))
-        return loss / squared if squared > 0 and loss > 0 else 1.0
+    def _on_fresh_rows(
+        self, point: TargetPoint, lr: float | None, decay: float, state: State
+    ) -> Proposal:
+        """Two losses of different rows say nothing of a step; whether the new rows agree with it does."""
+        if "eta" not in state:
+            first = lr or first_step(point)
+            return self._proposed(point, decay, {"eta": first, "first": first})
+        agrees = agreement(point, float(state["penalty"]))
+        first = float(state["first"])
+        return self._proposed(
+            point, decay, {"eta": adapted(float(state["used"]), agrees, first), "first": first}
+        )
 
     def _wants_smoothness(self, lr: float | None) -> bool:
         return False  # the first answer gives the first η
@@ -181,4 +190,8 @@ class TrustRegion(Rule):
         one = surrogate.curvature_product(point.targets, point.gradients)
         squared = float(inner(one, point.gradients))  # the mean curvature along the gradient is 1/η
         eta = point.gradient_norm_squared / squared if squared > 0 else float(kept["eta"]) * decay
+        kept = {
+            **kept,
+            "used": eta / decay,
+        }  # where a metric has the scale, "eta" is a factor on it
         return Proposal(surrogate, {**kept, **about}, eta, ratio=ratio, returned=returned)

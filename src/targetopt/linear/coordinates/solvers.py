@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from targetopt.inner import LBFGS, Armijo, Exact, GradientDescent, Inner
+from targetopt.inner.stopping import most
 from targetopt.linear.coordinates.choice import DUAL, MATVEC, PRIMAL, choose_form
 from targetopt.linear.coordinates.forms import Dual, Form, Matvec, Primal
 from targetopt.linear.coordinates.solution import (
@@ -126,7 +127,7 @@ def _exact(problem: Form, solver: Exact, step: float) -> tuple[Array, Result]:
 def _armijo(problem: Form, solver: Armijo, alpha: float) -> tuple[Array, Result]:
     x = problem.gradient()
     shift, total = np.zeros_like(x), 0.0
-    for steps in range(solver.max_steps):
+    for steps in range(most(solver.max_steps)):
         squared, bend, image = problem.probe(x)
         if solver.stopping.small_gradient(squared**0.5):
             return shift, Result(steps, total, BY_GRADIENT, alpha)
@@ -143,14 +144,14 @@ def _armijo(problem: Form, solver: Armijo, alpha: float) -> tuple[Array, Result]
         alpha *= solver.grow
         if solver.stopping.small_decrease(decrease, total):
             return shift, Result(steps + 1, total, BY_DECREASE, alpha)
-    return shift, Result(solver.max_steps, total, BY_MAX_STEPS, alpha)
+    return shift, Result(most(solver.max_steps), total, BY_MAX_STEPS, alpha)
 
 
 @solves(GradientDescent, first_step=lambda inner: inner.step_size)
 def _descent(problem: Form, solver: GradientDescent, alpha: float) -> tuple[Array, Result]:
     x = problem.gradient()
     shift, total = np.zeros_like(x), 0.0
-    for steps in range(solver.max_steps):
+    for steps in range(most(solver.max_steps)):
         squared, bend, image = problem.probe(x)
         if solver.stopping.gradient_tolerance > 0 and solver.stopping.small_gradient(squared**0.5):
             return shift, Result(steps, total, BY_GRADIENT, alpha)
@@ -160,7 +161,7 @@ def _descent(problem: Form, solver: GradientDescent, alpha: float) -> tuple[Arra
         total += decrease
         if solver.stopping.small_decrease(decrease, total):
             return shift, Result(steps + 1, total, BY_DECREASE, alpha)
-    return shift, Result(solver.max_steps, total, BY_MAX_STEPS, alpha)
+    return shift, Result(most(solver.max_steps), total, BY_MAX_STEPS, alpha)
 
 
 @solves(LBFGS, carries=True)
@@ -170,7 +171,7 @@ def _lbfgs(problem: Form, solver: LBFGS, step: float) -> tuple[Array, Result]:
     # s, y, and their functionals, with which an inner product is a dot product
     pairs: deque[tuple[Array, Array, Array, Array, float]] = deque(maxlen=solver.history)
     total, steps, carried = 0.0, 0, step
-    while steps < solver.max_steps:
+    while steps < most(solver.max_steps):
         functional = problem.covector(x)
         norm = max(float(functional @ x), 0.0) ** 0.5
         if solver.stopping.small_gradient(norm):

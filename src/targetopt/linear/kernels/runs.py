@@ -57,6 +57,8 @@ def engine(setup: Setup) -> Engine | None:
 
 def has(rule: Rule, inner: Inner, columns: int = 1) -> bool:
     """Whether both have kernels of their own, on a matrix with so many columns."""
+    if not inner.prescribed:
+        return False
     if type(rule) in RULES and type(inner) in SOLVERS:
         return True
     return memory.runs_in_kernels(rule, inner, columns)

@@ -1,0 +1,116 @@
+"""The rule that fits what the oracle reveals, found from its first answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+from targetopt.rules.base import Proposal, Rule
+from targetopt.rules.majoriser import Majoriser
+from targetopt.rules.proximal import Proximal
+from targetopt.rules.secant import Secant
+from targetopt.rules.trust_region import TrustRegion
+from targetopt.types import State, TargetPoint, check_entries
+
+
+class Choice(NamedTuple):
+    """A rule for oracles of one kind: taken when the answer has all that the rule needs.
+
+    Attributes:
+        name: what the saved state calls it.
+        rule: the rule.
+        why: what the oracle reveals, and why this rule makes the most of it; `opt.explain` says it.
+    """
+
+    name: str
+    rule: Rule
+    why: str
+
+    def suits(self, point: TargetPoint) -> bool:
+        return all(getattr(point, need) is not None for need in self.rule.needs)
+
+
+CHOICES = (
+    Choice(
+        "proximal",
+        Proximal(),
+        "the oracle reveals the loss itself (labels), so nothing has to be linearised. The proximal term keeps one "
+        "batch from pulling the model away from the others, and its weight follows what fresh rows say of the last "
+        "step; where the same rows come again and again, it is left out.",
+    ),
+    Choice(
+        "majoriser",
+        Majoriser(),
+        "the oracle reveals an upper bound of the loss that touches it at the targets. Minimising it needs no step "
+        "size, and the loss of a full batch never rises.",
+    ),
+    Choice(
+        "trust-region",
+        TrustRegion(metric=Secant()),
+        "the oracle gives gradients only. Each answer shows what the last step was worth: η grows or shrinks with it, "
+        "steps that did not pay are taken back, and the metric is learned from past answers about the same rows.",
+    ),
+)
+"""From the most that an oracle can reveal to the least; docs/choosing.md has the same table."""
+
+
+@dataclass(frozen=True)
+class Automatic(Rule):
+    """The default of `SSO`: looks at the first answer and takes the rule that uses all that it reveals.
+
+    =========================  =====================  ==============================================
+    the oracle reveals         rule                   η
+    =========================  =====================  ==============================================
+    the loss itself (labels)   `Proximal`             follows the agreement of fresh rows; ∞ on full batches
+    an upper bound             `Majoriser`            none is needed
+    gradients only             `TrustRegion(Secant)`  follows actual over predicted decrease, or the agreement
+    =========================  =====================  ==============================================
+
+    Nothing needs to be chosen: no L, no step size. `SSO.explain` says what was taken and why. To set the rule by hand,
+    pass ``rule=`` to `SSO`; with ``lr=`` alone the rule is `GradientStep`, the paper's.
+
+    Example:
+        >>> import torch, targetopt as to
+        >>> w = torch.zeros(2, dtype=torch.float64, requires_grad=True)
+        >>> opt = to.SSO([w])
+        >>> oracle = to.ScalarOracle(lambda z: torch.cosh(3 * z - 3).sum(), autograd=True)
+        >>> reports = [opt.step(lambda: 1 * w, oracle) for _ in range(12)]
+        >>> reports[-1].loss < 2.001  # the minimum is 2
+        True
+    """
+
+    uniform: ClassVar[bool] = False
+    searches: ClassVar[bool] = True
+    looks_back: ClassVar[bool] = True
+
+    def choice(self, state: State) -> Choice | None:
+        """What was taken; None before the first answer."""
+        return next((each for each in CHOICES if each.name == state.get("choice")), None)
+
+    def propose(self, point: TargetPoint, lr: float | None, decay: float, state: State) -> Proposal:
+        taken = self.choice(state) or next(each for each in CHOICES if each.suits(point))
+        taken.rule.check(point, lr)
+        proposal = taken.rule.propose(point, lr, decay, state.get("kept", {}))
+        return proposal._replace(state={"choice": taken.name, "kept": proposal.state})
+
+    def explain(self, state: State) -> str:
+        taken = self.choice(state)
+        if taken is None:
+            return "taken automatically when the oracle has answered for the first time."
+        eta = state["kept"].get("used", state["kept"].get("eta"))
+        step = "" if eta is None else f" The step in target space is now η = {eta:.3g}."
+        return f"{type(taken.rule).__name__}, taken automatically because {taken.why}{step} rule= sets it by hand."
+
+    def check_state(self, state: State) -> None:
+        def known(name: Any) -> bool:
+            return any(name == each.name for each in CHOICES)
+
+        check_entries(
+            "Automatic", state, choice=known, kept=lambda inside: isinstance(inside, dict)
+        )
+        taken = self.choice(state)
+        if taken is not None:
+            taken.rule.check_state(state.get("kept", {}))
+
+    def _wants_smoothness(self, lr: float | None) -> bool:
+        return False  # the rules that it takes find their own η
