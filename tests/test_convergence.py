@@ -134,6 +134,7 @@ RULES: dict[str, Row] = {
         to.MirrorDescent(to.NegativeEntropy()), lr=0.3, problems=["probabilities"]
     ),
     "FTRL": Row(to.FTRL()),
+    "Majoriser": Row(to.Majoriser()),
 }
 
 SOLVERS: dict[str, to.Inner] = {

@@ -49,7 +49,10 @@ CASES = {
 }
 """Every product of what is registered; parts beside those meet some of it."""
 del CASES["proximal", "exact"]  # the loss itself has no minimiser in closed form
-KERNELS = set(registry.rules) - {"trust-region", "polyak", "proximal"}
+del CASES["majoriser", "exact"]  # nor has a bound with a proximal term (lr = 0.3)
+for each in [inner for rule, inner in CASES if rule == "majoriser"]:
+    CASES["majoriser", each] = ["logistic", "squared", "huber"]  # losses with a finite L
+KERNELS = set(registry.rules) - {"trust-region", "polyak", "proximal", "majoriser"}
 """The rules that have kernels; the others are run step by step."""
 for pair in [("gradient-step", "armijo"), ("line-search", "exact"), ("newton", "lbfgs")]:
     CASES[pair] = [*SINGLE, *ADDED]
@@ -97,7 +100,10 @@ def stepping(
     for t in range(steps):
         rows = torch.from_numpy(draws.rows(t))
         oracle = to.LossOracle(whole.rows(rows))
-        opt.step(lambda rows=rows: dense[rows] @ theta, oracle, index=rows)
+        everything = (lambda: dense @ theta) if rule.everywhere else None
+        opt.step(
+            lambda rows=rows: dense[rows] @ theta, oracle, index=rows, regularise_on=everything
+        )
     return theta.detach().numpy(), opt.totals
 
 

@@ -10,7 +10,10 @@ torch.Size([3])
 
 from targetopt.lab.problems import imitation, networks, quadratics, supervised, twins
 from targetopt.lab.problems.base import LinearData, Problem
+from targetopt.lab.problems.decisions import problem as decisions
+from targetopt.lab.problems.digits import attacks, teachers
 from targetopt.lab.problems.linear import LinearProblem
+from targetopt.lab.problems.physics import beams, inversion
 from targetopt.lab.problems.registry import (
     Declaration,
     declaration,
@@ -27,14 +30,17 @@ __all__ = [
     "LinearProblem",
     "Problem",
     "Reference",
+    "beams",
     "declaration",
     "get",
     "imitation",
+    "inversion",
     "names",
     "networks",
     "quadratics",
     "register",
     "supervised",
+    "teachers",
     "twins",
     "unregister",
 ]

@@ -243,7 +243,7 @@ class Sso(MethodSpec):
     def _steps_by_smoothness(self) -> bool:
         """Whether ``lr = "theory"`` is 1/(2L); other rules have a natural step, or search for it."""
         rule = registry.rules[self.rule].item
-        return rule.natural_lr is None and not isinstance(rule, rules.LineSearch)
+        return rule._wants_smoothness(None)
 
     def learning_rate(self, problem: Problem) -> float | None:
         """η as `SSO` takes it: None is the rule's own choice, 1/(2L) for most."""

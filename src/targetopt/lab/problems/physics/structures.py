@@ -5,8 +5,8 @@ modulus E(x) = E_min + x³ (1 − E_min) (SIMP, penalty 3). With K(x) u = f the 
 
     c(x) = fᵀu        ∂c/∂x_e = −E′(x_e) u_eᵀ K₀ u_e
 
-so one factorisation of K gives both. A density filter (a linear cone of a few squares' radius) keeps
-checkerboards away; its transpose maps the gradient back.
+so one factorisation of K gives both. The densities here are the physical ones. Designs are filtered before (by a
+cone of a few squares' radius, which keeps checkerboards away): `Structure.cone` is that filter's matrix.
 
 References: Sigmund, *A 99 line topology optimization code written in Matlab*, 2001; Andreassen et al.,
 *Efficient topology optimization in MATLAB using 88 lines of code*, 2011.
@@ -21,18 +21,26 @@ from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
-import scipy.sparse.linalg as spla
-from numpy.typing import NDArray
 
+from targetopt.lab.problems.physics.sparse import Array, Banded, Index, SolverFailed
 from targetopt.types import BadArgument, positive_int
-
-Array = NDArray[np.float64]
-Index = NDArray[np.int64]
 
 PENALTY = 3.0
 SOFTEST = 1e-9
 """Young's modulus of an empty square, relative to a full one."""
 POISSON_RATIO = 0.3
+BALANCED = 1e-6
+"""How well the work of the forces and the energy of the squares must agree, relatively."""
+
+
+def young(x: Array) -> Array:
+    """E(x), Young's modulus of a square with the density x, relative to a full one."""
+    return np.asarray(SOFTEST + x**PENALTY * (1.0 - SOFTEST))
+
+
+def young_slope(x: Array) -> Array:
+    """E′(x)."""
+    return np.asarray(PENALTY * x ** (PENALTY - 1.0) * (1.0 - SOFTEST))
 
 
 class Case(NamedTuple):
@@ -108,12 +116,21 @@ def element_stiffness() -> Array:
 
 
 class Solution(NamedTuple):
-    """Compliance, its gradient in the densities, and the energies u_eᵀK₀u_e of the (filtered) squares."""
+    """Compliance, its gradient in the densities, and u_eᵀK₀u_e of every square (its energy at E = 1)."""
 
     compliance: float
     gradient: Array
-    energies: Array
-    filtered: Array
+    strains: Array
+
+
+class _Equations(NamedTuple):
+    """What depends on the mesh and on the case alone."""
+
+    element: Array
+    kept: Index
+    pattern: Banded
+    free: Index
+    forces: Array
 
 
 @dataclass(frozen=True)
@@ -122,6 +139,12 @@ class Structure:
 
     Densities are vectors of ``nelx · nely`` numbers, column by column. Every call of `solve` factorises
     one sparse matrix: that is the oracle's cost.
+
+    Args:
+        nelx: squares along the horizontal.
+        nely: squares along the vertical.
+        case: ``"mbb"``, ``"cantilever"`` or ``"bridge"`` (`CASES`).
+        radius: of the filter `cone`, in squares; 1 means no filter.
 
     Example:
         >>> beam = Structure(12, 4)
@@ -140,7 +163,7 @@ class Structure:
         positive_int("nely", self.nely)
         if self.case not in CASES:
             raise BadArgument(f"case={self.case!r} is unknown. Use one of {', '.join(CASES)}.")
-        if not self.radius >= 1.0:
+        if not 1.0 <= self.radius < np.inf:
             raise BadArgument(f"radius={self.radius!r} must be at least 1, which means no filter")
 
     @property
@@ -156,28 +179,30 @@ class Structure:
         return np.asarray((2 * corners[:, :, None] + np.arange(2)).reshape(self.size, 8))
 
     @cached_property
+    def kernel(self) -> Array:
+        """The filter's weights around a square: max(0, radius − distance)."""
+        reach = np.arange(1 - int(np.ceil(self.radius)), int(np.ceil(self.radius)))
+        return np.maximum(0.0, self.radius - np.hypot(reach[:, None], reach))
+
+    @cached_property
     def cone(self) -> sp.csr_array:
-        """The density filter: rows sum to one."""
-        reach = int(np.ceil(self.radius)) - 1
+        """The density filter: a weighted mean of the squares around; rows sum to one."""
+        reach = len(self.kernel) // 2
         column, row = np.divmod(np.arange(self.size), self.nely)
         rows, columns, weights = [], [], []
-        for dx in range(-reach, reach + 1):
-            for dy in range(-reach, reach + 1):
-                weight = self.radius - np.hypot(dx, dy)
-                c, r = column + dx, row + dy
-                inside = (c >= 0) & (c < self.nelx) & (r >= 0) & (r < self.nely)
-                if weight > 0:
-                    rows.append(np.flatnonzero(inside))
-                    columns.append((c * self.nely + r)[inside])
-                    weights.append(np.full(int(inside.sum()), weight))
-        shape = (self.size, self.size)
+        for (i, j), weight in np.ndenumerate(self.kernel):
+            c, r = column + i - reach, row + j - reach
+            inside = (c >= 0) & (c < self.nelx) & (r >= 0) & (r < self.nely) & (weight > 0)
+            rows.append(np.flatnonzero(inside))
+            columns.append((c * self.nely + r)[inside])
+            weights.append(np.full(int(inside.sum()), weight))
         entries = (np.concatenate(weights), (np.concatenate(rows), np.concatenate(columns)))
-        matrix = sp.csr_array(sp.coo_array(entries, shape=shape))
+        matrix = sp.csr_array(sp.coo_array(entries, shape=(self.size, self.size)))
         sums = np.asarray(matrix.sum(axis=1)).ravel()
         return sp.csr_array(sp.diags_array(1.0 / sums) @ matrix)
 
     @cached_property
-    def _assembly(self) -> tuple[Array, Index, Index, Index, Array]:
+    def _equations(self) -> _Equations:
         case = CASES[self.case](self.nelx, self.nely)
         count = 2 * (self.nelx + 1) * (self.nely + 1)
         free = np.setdiff1d(np.arange(count), case.fixed)
@@ -186,38 +211,35 @@ class Structure:
         rows = place[np.repeat(self.degrees, 8, axis=1).ravel()]
         columns = place[np.tile(self.degrees, (1, 8)).ravel()]
         kept = np.flatnonzero((rows >= 0) & (columns >= 0))
-        return element_stiffness(), kept, rows[kept], columns[kept], case.forces[free]
-
-    @cached_property
-    def _free(self) -> Index:
-        count = 2 * (self.nelx + 1) * (self.nely + 1)
-        return np.setdiff1d(np.arange(count), CASES[self.case](self.nelx, self.nely).fixed)
+        pattern = Banded(rows[kept], columns[kept], free.size)
+        return _Equations(element_stiffness(), kept, pattern, free, case.forces[free])
 
     def solve(self, densities: Array) -> Solution:
-        """Compliance, gradient and energies at these densities: one factorisation.
+        """Compliance, gradient and strain energies at these physical densities: one factorisation.
 
         Raises:
-            SolverFailed: the stiffness matrix is singular or the densities are not in [0, 1].
+            SolverFailed: the stiffness matrix is singular (a part of the structure is not held), or the
+                densities do not lie in [0, 1].
         """
         x = np.asarray(densities, dtype=np.float64)
         if x.shape != (self.size,):
             raise BadArgument(f"densities must have shape ({self.size},); got {x.shape}")
-        filtered = self.cone @ x
-        element, kept, rows, columns, forces = self._assembly
-        stiffness = SOFTEST + np.clip(filtered, 0.0, None) ** PENALTY * (1.0 - SOFTEST)
-        entries = (stiffness[:, None] * element.ravel()).ravel()[kept]
-        matrix = sp.csc_array(
-            sp.coo_array((entries, (rows, columns)), shape=(forces.size, forces.size))
-        )
+        if not ((x > -1e-9) & (x < 1.0 + 1e-9)).all():
+            raise SolverFailed(
+                f"densities must lie in [0, 1]; they reach from {x.min():.3g} to {x.max():.3g}"
+            )
+        x = np.maximum(x, 0.0)
+        element, kept, pattern, free, forces = self._equations
+        stiffness = young(x)
         moved = np.zeros(2 * (self.nelx + 1) * (self.nely + 1))
-        moved[self._free] = spla.splu(
-            matrix,
-            permc_spec="MMD_AT_PLUS_A",
-            diag_pivot_thresh=0.0,
-            options={"SymmetricMode": True},
-        ).solve(forces)
+        entries = (stiffness[:, None] * element.ravel()).ravel()[kept]
+        moved[free] = pattern.factor(entries).solve(forces)
         own = moved[self.degrees]
-        energies = np.einsum("ei,ij,ej->e", own, element, own)
-        slope = PENALTY * np.clip(filtered, 0.0, None) ** (PENALTY - 1) * (1.0 - SOFTEST)
-        gradient = -(self.cone.T @ (slope * energies))
-        return Solution(float(forces @ moved[self._free]), gradient, energies, filtered)
+        strains = ((own @ element) * own).sum(axis=1)
+        compliance, energy = float(forces @ moved[free]), float(stiffness @ strains)
+        if not abs(compliance - energy) <= BALANCED * abs(energy):
+            raise SolverFailed(
+                f"the forces do the work {compliance:.6g} and the squares hold the energy {energy:.6g}: the "
+                "stiffness matrix is singular, a part of the structure is not held"
+            )
+        return Solution(compliance, -young_slope(x) * strains, strains)
