@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from targetopt.inner import LBFGS, Inner
+from targetopt.inner import LBFGS, Exact, Inner
 from targetopt.linear import backend, stepwise
 from targetopt.linear.baselines import Baseline
 from targetopt.linear.coordinates import FORMS
@@ -120,7 +120,7 @@ class Run:
                 design=self.design,
                 loss=self.loss,
                 rule=GradientStep() if rule is None else rule,
-                inner=LBFGS() if inner is None else inner,
+                inner=_usual_inner(rule) if inner is None else inner,
                 baseline=baseline,
                 lr=lr,
                 weight_decay=self.weight_decay,
@@ -292,6 +292,10 @@ def _engine(setup: Setup) -> Engine:
     return stepwise.engine(setup)
 
 
+def _usual_inner(rule: Rule | None) -> Inner:
+    return Exact() if rule is not None and rule.everywhere else LBFGS()
+
+
 def has_kernels(rule: Rule, inner: Inner) -> bool:
     """Whether `fit` runs this rule and inner solver in compiled loops (for a loss with scalar functions).
 
@@ -351,7 +355,8 @@ def fit(
         loss: makes the loss from the labels: ``to.losses.Logistic``, or for Huber's delta
             ``lambda y: to.losses.Huber(y, delta=2.0)``.
         rule: a target-space rule; `GradientStep` by default.
-        inner: an inner solver; `LBFGS` by default.
+        inner: an inner solver; `LBFGS` by default, and `Exact` for a rule whose surrogate is of all data
+            (`Memory`), which compiled loops solve with a matrix that they factor once.
         baseline: one of `targetopt.linear.baselines` instead of rule and inner.
         lr: η (``None``: the rule's own, 1/(2L) for most); for baselines the parameter step.
         schedule: multiplies ``lr``, as in `to.SSO`; for SLS, the step that was found.

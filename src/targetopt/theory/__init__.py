@@ -58,6 +58,7 @@ from targetopt.theory.measure import (
     surrogates,
     trace,
 )
+from targetopt.theory.memory import MemoryRate, leverages, miso_rate, saga_rate
 
 __all__ = [
     "Advice",
@@ -67,6 +68,7 @@ __all__ = [
     "ExactProblem",
     "ExponentialStep",
     "Measurements",
+    "MemoryRate",
     "OutsideAssumptions",
     "ParameterConstants",
     "Runs",
@@ -85,13 +87,16 @@ __all__ = [
     "expected_projection_error",
     "exponential_step_bound",
     "gradient_noise",
+    "leverages",
     "loss_constants",
     "measured_projection_error",
+    "miso_rate",
     "objective_noise",
     "parameter_constants",
     "parameter_noise",
     "projection_error_bound",
     "proposition_4_3",
+    "saga_rate",
     "sampled_batches",
     "simulate",
     "sso_steps",

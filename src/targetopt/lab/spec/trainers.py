@@ -64,7 +64,10 @@ class SsoTrainer:
 
     def step(self, rows: Rows) -> None:
         forward = self.problem.forward(self.model, rows)
-        self.optimiser.step(forward, self.problem.oracle(rows), index=rows)
+        everywhere = self.optimiser.rule.everywhere and rows is not None
+        everything = self.problem.forward(self.model) if everywhere else None
+        oracle = self.problem.oracle(rows)
+        self.optimiser.step(forward, oracle, index=rows, regularise_on=everything)
 
     def state_dict(self) -> dict[str, Any]:
         return {"model": self.model.state_dict(), "optimiser": self.optimiser.state_dict()}
