@@ -24,6 +24,7 @@ from targetopt.rules import (
     AdaGrad,
     AdaGradNorm,
     Automatic,
+    Bundle,
     GradientStep,
     LineSearch,
     Majoriser,
@@ -176,7 +177,6 @@ def _descent(max_steps: int, step_size: float | None) -> Inner:
     return GradientDescent(step_size=step_size, max_steps=max_steps)
 
 
-rules.register("automatic", Automatic(), title="SSO-Automatic")
 rules.register("gradient-step", GradientStep(), title="SSO")
 rules.register("line-search", LineSearch(), title="SSO-SLS")
 rules.register("adagrad", AdaGrad(), title="SSO-AdaGrad")
@@ -185,6 +185,8 @@ rules.register("newton", Newton(), title="SSO-Newton")
 rules.register("ftrl", FTRL(), title="SSO-FTRL")
 rules.register("trust-region", TrustRegion(), title="SSO-TrustRegion")
 rules.register("polyak", Polyak(), title="SSO-Polyak")
+rules.register("automatic", Automatic(), title="SSO-Automatic")
+rules.register("bundle", Bundle(), title="SSO-Bundle")
 rules.register("majoriser", Majoriser(), title="SSO-Majoriser")
 rules.register("proximal", Proximal(), title="SSO-Proximal")
 rules.register("memory", Memory(), title="SSO-Memory")

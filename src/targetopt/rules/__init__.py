@@ -4,6 +4,7 @@ from targetopt.rules.adagrad import AdaGrad
 from targetopt.rules.adagrad_norm import AdaGradNorm
 from targetopt.rules.automatic import Automatic
 from targetopt.rules.base import Proposal, Rule
+from targetopt.rules.bundle import Bundle
 from targetopt.rules.ftrl import FTRL
 from targetopt.rules.gradient_step import GradientStep
 from targetopt.rules.line_search import LineSearch
@@ -21,6 +22,7 @@ __all__ = [
     "AdaGrad",
     "AdaGradNorm",
     "Automatic",
+    "Bundle",
     "GradientStep",
     "LineSearch",
     "Majoriser",
