@@ -12,6 +12,7 @@ from torch import Tensor
 
 from targetopt.inner.base import Inner, InnerResult
 from targetopt.inner.objective import Evaluation, Line, Objective
+from targetopt.inner.space import Space
 from targetopt.inner.stopping import EXACT
 from targetopt.surrogate import EntropicProximal, Quadratic
 from targetopt.types import HALF, BadForward, MissingCapability, State, wide
@@ -41,6 +42,7 @@ class Exact(Inner):
     remedy: ClassVar[str] = "Lower lr, or use Armijo or LBFGS."
 
     def check(self, params: Sequence[Tensor]) -> None:
+        Space(params).check_whole("Exact")
         half = [p.dtype for p in params if p.dtype in HALF]
         if half:
             raise BadForward(
@@ -50,7 +52,6 @@ class Exact(Inner):
 
     def minimise(self, objective: Objective, state: State) -> InnerResult:
         self.check(objective.params)
-        objective.space.check_whole("Exact")
         now = objective.start()
         jacobian = self._jacobian(objective, now)
         total, steps = 0.0, 0

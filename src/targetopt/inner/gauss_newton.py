@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from targetopt.inner.base import Inner, InnerResult
 from targetopt.inner.objective import Evaluation, Line, Objective
+from targetopt.inner.space import Space
 from targetopt.inner.stopping import (
     GRADIENT,
     LINE_SEARCH,
@@ -75,6 +77,9 @@ class GaussNewton(Inner):
                 "GaussNewton needs 0 < cg_tolerance < 1 and a positive initial_damping; got "
                 f"cg_tolerance={self.cg_tolerance!r}, initial_damping={self.initial_damping!r}"
             )
+
+    def check(self, params: Sequence[Tensor]) -> None:
+        Space(params).check_whole("GaussNewton")
 
     def check_state(self, state: State) -> None:
         check_entries(type(self).__name__, state, damping=is_positive)
@@ -154,7 +159,6 @@ class _Curvature:
     def __init__(self, objective: Objective, at: Evaluation) -> None:
         self.objective = objective
         self.at = at
-        objective.space.check_whole("GaussNewton")
         self.dual = torch.zeros_like(at.z, requires_grad=True)
         objective.backward_calls += 1
         transposed = torch.autograd.grad(
