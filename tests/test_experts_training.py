@@ -89,9 +89,9 @@ def test_a_directory_belongs_to_one_training(tmp_path: Path) -> None:
 
 def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
     small_training("ppo", tmp_path, steps=128)
-    path = tmp_path / "checkpoint.pkl"
+    path = tmp_path / "checkpoint.npz"
     path.write_bytes(path.read_bytes()[:1000])
-    with pytest.raises(replay.BrokenCheckpoint, match=r"checkpoint\.pkl cannot be read"):
+    with pytest.raises(replay.BrokenCheckpoint, match=r"checkpoint\.npz cannot be read"):
         small_training("ppo", tmp_path, steps=128)
 
 

@@ -15,6 +15,8 @@ from targetopt.imitation.simulation.environment import Env, Environment
 
 _ATTRIBUTES = ("num_timesteps", "_n_updates", "_last_obs", "_last_episode_starts")
 
+_MOMENTS = ("mean", "var", "count")
+
 
 def _itself(env: Env) -> Env:
     return env
@@ -74,16 +76,17 @@ class PPOLearner:
             "attributes": {name: getattr(self.model, name) for name in _ATTRIBUTES},
             "policy": self.model.policy.state_dict(),
             "optimizer": self.model.policy.optimizer.state_dict(),
-            "observations": self.normalizer.obs_rms,
-            "rewards": self.normalizer.ret_rms,
+            "observations": {name: getattr(self.normalizer.obs_rms, name) for name in _MOMENTS},
+            "rewards": {name: getattr(self.normalizer.ret_rms, name) for name in _MOMENTS},
             "returns": self.normalizer.returns,
         }
 
     def put(self, state: dict[str, Any]) -> None:
-        for name, value in state["attributes"].items():
-            setattr(self.model, name, value)
+        for name in _ATTRIBUTES:
+            setattr(self.model, name, state["attributes"][name])
         self.model.policy.load_state_dict(state["policy"])
         self.model.policy.optimizer.load_state_dict(state["optimizer"])
-        self.normalizer.obs_rms = state["observations"]
-        self.normalizer.ret_rms = state["rewards"]
+        for name in _MOMENTS:
+            setattr(self.normalizer.obs_rms, name, state["observations"][name])
+            setattr(self.normalizer.ret_rms, name, state["rewards"][name])
         self.normalizer.returns = state["returns"]

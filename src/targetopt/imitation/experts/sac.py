@@ -89,8 +89,8 @@ class SACLearner:
         from flax.serialization import from_state_dict
 
         model, policy, networks = self.model, self.model.policy, state["networks"]
-        for name, value in state["attributes"].items():
-            setattr(model, name, value)
+        for name in _ATTRIBUTES:
+            setattr(model, name, state["attributes"][name])
         policy.actor_state = from_state_dict(policy.actor_state, networks["actor"])
         policy.qf_state = from_state_dict(policy.qf_state, networks["critics"])
         model.ent_coef_state = from_state_dict(model.ent_coef_state, networks["entropy"])
