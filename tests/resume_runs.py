@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import pickle
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,9 +47,7 @@ class EventfulOracle:
             self.event()
             return point.value(other)
 
-        return to.TargetPoint(
-            z, point.losses, point.gradients, point.curvature, value, point.smoothness
-        )
+        return replace(point, value=value)
 
 
 def save(

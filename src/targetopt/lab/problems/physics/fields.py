@@ -233,18 +233,18 @@ class Density(nn.Module):
 
 
 class Bounded(nn.Module):
-    """Positive coefficients between two bounds: middle · exp(r tanh(y/r)) with r the logarithm of ``spread``.
+    """Logarithms of positive coefficients between 1/spread and spread: r tanh(y/r) with r = log ``spread``.
 
     Example:
-        >>> Bounded(4.0)(torch.tensor([-1e9, 0.0, 1e9]).double())
+        >>> Bounded(4.0)(torch.tensor([-1e9, 0.0, 1e9]).double()).exp()
         tensor([0.2500, 1.0000, 4.0000], dtype=torch.float64)
     """
 
-    def __init__(self, spread: float, middle: float = 1.0) -> None:
+    def __init__(self, spread: float) -> None:
         super().__init__()
-        if not (1.0 < spread < math.inf and 0.0 < middle < math.inf):
-            raise BadArgument(f"spread={spread!r} must be above 1 and middle={middle!r} positive")
-        self.range, self.middle = math.log(spread), middle
+        if not 1.0 < spread < math.inf:
+            raise BadArgument(f"spread={spread!r} must be above 1 and finite")
+        self.range = math.log(spread)
 
     def forward(self, y: Tensor) -> Tensor:
-        return self.middle * torch.exp(self.range * torch.tanh(y / self.range))
+        return self.range * torch.tanh(y / self.range)

@@ -137,7 +137,7 @@ class SolverProblem(Problem):
         return self._oracle
 
     def field(self, model: nn.Module) -> Array:
-        """What the model stands for: densities, conductivities or squared slownesses, column by column."""
+        """What the model stands for: densities, or logarithms of coefficients, column by column."""
         with torch.no_grad():
             values: Array = self.squash(model()).double().numpy()
         return values
