@@ -16,20 +16,12 @@ from torch import nn
 
 import targetopt as to
 from core_parts import SOLVERS, identical, network
-from targetopt import theory
+from noisy_labels import minimised, noisy
 from targetopt.linear import Run, backend, fit
 
 F64 = torch.float64
 KINDS = ("saga", "miso")
 BACKENDS = backend.available()
-
-
-def noisy(n=40, d=3, seed=0, flips=0.2):
-    """Labels that no linear model fits: every batch pulls elsewhere."""
-    rng = np.random.default_rng(seed)
-    X = rng.normal(size=(n, d))
-    y = np.sign(X @ rng.normal(size=d))
-    return X, np.where(rng.random(n) < flips, -y, y)
 
 
 X, Y = noisy()
@@ -174,18 +166,6 @@ def test_every_example_twice_in_a_batch_changes_nothing(kind):
 # -- what it converges to --------------------------------------------------------------------------
 
 
-def minimised(loss, A, weight_decay):
-    """The minimum by Newton's method, and its θ."""
-    theta = np.zeros(A.shape[1])
-    for _ in range(30):
-        z = torch.tensor(A @ theta)
-        slope = A.T @ loss.gradient(z).numpy() / len(A) + weight_decay * theta
-        curved = (A.T * loss.curvature(z).numpy()) @ A / len(A)
-        theta = theta - np.linalg.solve(curved + weight_decay * np.eye(len(theta)), slope)
-    value = float(loss.value(torch.tensor(A @ theta)).mean())
-    return value + 0.5 * weight_decay * float(theta @ theta), theta
-
-
 @pytest.mark.parametrize("weight_decay", [0.0, 0.05])
 @pytest.mark.parametrize(
     ("kind", "lr", "epochs", "gap"), [("saga", 1.0, 60, 1e-13), ("miso", 4.0, 40, 1e-5)]
@@ -227,80 +207,6 @@ def test_on_a_network_it_ends_at_a_stationary_point_of_all_data():
         norms[name] = float(sum(g.square().sum() for g in gradient)) ** 0.5
     assert norms["memory"] < 1e-6
     assert norms["batches"] > 1e-2
-
-
-# -- how fast --------------------------------------------------------------------------------------
-
-
-def potentials(kind, step, weight_decay, n=30, d=3, b=6, runs=60, steps=40):
-    """E of the potential after each step, over draws of independent batches, and the constants."""
-    A, labels = noisy(n, d, seed=3)
-    ridge = 0.2
-
-    def loss(y):
-        return to.losses.Ridged(to.losses.Logistic(y), ridge)
-
-    whole = loss(torch.tensor(labels))
-    _, best = minimised(whole, A, weight_decay)
-    z_best = A @ best
-    g_best = whole.gradient(torch.tensor(z_best)).numpy()
-    h = theory.leverages(A)
-    L, mu = 0.25 + ridge, ridge
-    rate = (
-        theory.saga_rate(n, b, h.max(), L=L, mu=mu, step=step)
-        if kind == "saga"
-        else theory.miso_rate(n, b, L=L, mu=mu, step=step)
-    )
-    means = np.zeros(steps + 1)
-    run = Run(
-        A,
-        labels,
-        loss=loss,
-        rule=to.Memory(kind),
-        inner=to.Exact(),
-        lr=rate.step,
-        batch_size=b,
-        sampling="independent",
-        weight_decay=weight_decay,
-    )
-    for seed in range(runs):
-        run.restart(seed)
-        for t in range(steps + 1):
-            memory = run.state_dict()["memory"]
-            if kind == "saga":
-                squared = np.mean((A @ run.theta - z_best) ** 2)
-                potential = squared + rate.weight * np.mean(h * (memory[0] - g_best) ** 2)
-            else:
-                wanted = memory[1] - rate.step * memory[0] - (z_best - rate.step * g_best)
-                potential = np.mean(wanted**2)
-            means[t] += potential / runs
-            if t < steps:
-                run.advance(1)
-    return means, rate
-
-
-@pytest.mark.skipif("numba" not in BACKENDS, reason="reads the tables of the compiled run")
-@pytest.mark.parametrize("weight_decay", [0.0, 0.05])
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_linear_rate_holds(kind, weight_decay):
-    """The mean over runs is below the bound at every step."""
-    with backend.use("numba"):
-        means, rate = potentials(kind, None, weight_decay)
-    bound = means[0] * rate.factor ** np.arange(means.size)
-    assert (means <= bound * (1 + 1e-9)).all()
-    assert means[-1] < 0.5 * means[0]
-
-
-def test_rates_are_refused_outside_their_assumptions():
-    with pytest.raises(theory.OutsideAssumptions, match="η ≤ 1/L"):
-        theory.miso_rate(10, 2, L=1.0, mu=0.5, step=1.5)
-    with pytest.raises(theory.OutsideAssumptions, match="b ≤ n"):
-        theory.saga_rate(10, 11, 2.0, L=1.0, mu=0.5)
-    with pytest.raises(theory.OutsideAssumptions, match=r"1/\(2L \+ 6σLh\)"):
-        theory.saga_rate(10, 2, 2.0, L=1.0, mu=0.5, step=1.0)
-    with pytest.raises(to.BadArgument, match="two axes"):
-        theory.leverages([1.0, 2.0])
-    assert theory.leverages(X).mean() == pytest.approx(3.0)
 
 
 # -- in `fit` --------------------------------------------------------------------------------------

@@ -35,6 +35,7 @@ from targetopt.theory.constants import (
     parameter_constants,
 )
 from targetopt.theory.costs import CostModel, best_inner_steps, cost_model
+from targetopt.theory.descent import relative_error_rate
 from targetopt.theory.driven import drive
 from targetopt.theory.exact_problem import (
     ExactProblem,
@@ -96,6 +97,7 @@ __all__ = [
     "parameter_noise",
     "projection_error_bound",
     "proposition_4_3",
+    "relative_error_rate",
     "saga_rate",
     "sampled_batches",
     "simulate",
