@@ -13,11 +13,19 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from functools import partial
 from operator import setitem
-from types import CodeType, FrameType, FunctionType, MethodType, ModuleType
+from types import (
+    BuiltinFunctionType,
+    CodeType,
+    FrameType,
+    FunctionType,
+    MethodType,
+    ModuleType,
+)
 from typing import Any
 
 import numpy as np
@@ -97,25 +105,21 @@ def lending() -> MutableMapping[str, Any] | None:
     return None
 
 
-def _is_compiled(module: nn.Module) -> bool:
-    return "_orig_mod" in module._modules or module._compiled_call_impl is not None
-
-
 def found_from(forward: object) -> tuple[list[nn.Module], bool]:
-    """The modules that the forward holds, and whether it or any of them is compiled.
+    """The modules that a forward holds, and whether one of them, or a function it holds, is compiled.
 
     They are looked for in its closure, in the globals it names, and in attributes and containers of these.
     """
-    waiting, modules, compiled = [forward], [], False
+    waiting, modules, compiled = deque([forward]), [], False
     seen: set[int] = set()
     while waiting and len(seen) < _MOST_OBJECTS:
-        thing = waiting.pop(0)
-        if id(thing) in seen or isinstance(thing, _PLAIN):
+        thing = waiting.popleft()
+        if type(thing) in _PLAIN or id(thing) in seen or isinstance(thing, Tensor | type):
             continue
         seen.add(id(thing))
         if isinstance(thing, nn.Module):
             modules.append(thing)
-            compiled = compiled or any(map(_is_compiled, thing.modules()))
+            compiled = compiled or _holds_compiled(thing)
         elif hasattr(thing, "_torchdynamo_orig_callable"):
             waiting.append(thing._torchdynamo_orig_callable)
             compiled = True
@@ -124,19 +128,25 @@ def found_from(forward: object) -> tuple[list[nn.Module], bool]:
     return modules, compiled
 
 
-_PLAIN = (
-    Tensor,
-    np.ndarray,
-    np.generic,
-    str,
-    bytes,
-    int,
-    float,
-    type,
-    type(None),
-    ModuleType,
-    torch.Generator,
-)
+def _holds_compiled(module: nn.Module) -> bool:
+    """Whether it or any module below is; a plain walk, which is done in every step."""
+    below: list[nn.Module | None] = [module]
+    seen = set()
+    while below:
+        each = below.pop()
+        if each is None or id(each) in seen:
+            continue
+        seen.add(id(each))
+        if each._compiled_call_impl is not None or "_orig_mod" in each._modules:
+            return True
+        below.extend(each._modules.values())
+    return False
+
+
+_PLAIN = {
+    *(str, bytes, int, float, bool, complex, type(None), ModuleType, BuiltinFunctionType),
+    *(np.ndarray, torch.Tensor, nn.Parameter, torch.Generator, torch.dtype, torch.device),
+}
 
 
 def _held(thing: Any) -> list[Any]:
