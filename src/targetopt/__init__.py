@@ -16,11 +16,13 @@ from targetopt.lazy import attach
 
 if TYPE_CHECKING:  # what the table below offers, for type checkers
     from targetopt import baselines as baselines
+    from targetopt import distributed as distributed
     from targetopt import imitation as imitation
     from targetopt import linear as linear
     from targetopt import losses as losses
     from targetopt import schedules as schedules
     from targetopt import theory as theory
+    from targetopt.chunked import Chunked as Chunked
     from targetopt.divergence import Divergence as Divergence
     from targetopt.divergence import NegativeEntropy as NegativeEntropy
     from targetopt.divergence import SquaredEuclidean as SquaredEuclidean
@@ -84,6 +86,7 @@ if TYPE_CHECKING:  # what the table below offers, for type checkers
 __getattr__, __dir__, _public = attach(
     __name__,
     {
+        "chunked": ["Chunked"],
         "divergence": ["Divergence", "NegativeEntropy", "SquaredEuclidean"],
         "inner": [
             "LBFGS",
@@ -142,6 +145,7 @@ __getattr__, __dir__, _public = attach(
     },
     modules=[
         "baselines",
+        "distributed",
         "imitation",
         "linear",
         "losses",
