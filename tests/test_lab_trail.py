@@ -15,8 +15,8 @@ from targetopt.lab.problems.trail import Trail
 from targetopt.lab.run.job import Job, perform
 
 RIVALS = [
-    {"name": "sso-trust"},
-    {"name": "sso-trust", "pairs": 0, "m": 5},
+    {"name": "sso-auto", "price": 5.0},
+    {"name": "sso-auto", "rule": "trust-region", "m": 5},
     {"name": "lbfgs"},
     {"name": "momentum", "lr": 0.05},
     {"name": "sls-questions", "lr": 4.0},

@@ -5,7 +5,7 @@ Every question that a method asks is counted: the trials of a line-search as muc
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
@@ -32,34 +32,48 @@ from targetopt.types import BadArgument, Counts
 
 
 @register
-class Trust(MethodSpec):
-    """SSO with `TrustRegion`; ``pairs = 0`` leaves the secant metric out."""
+class Auto(MethodSpec):
+    """``to.SSO(params)``, with nothing chosen; each option but ``price`` replaces a part of that.
 
-    name = "sso-trust"
-    title = "SSO-TrustRegion"
-    about = "SSO with a trust region in target space, its metric learned from past answers"
+    ``price`` is what a call is taken to cost in inner steps, in place of what the first steps measure:
+    a run must not depend on how busy its machine was.
+    """
 
-    pairs: int = Field(default=40, ge=0)
-    max_steps: int = Field(default=30, ge=1, alias="m")
-    inner: str = Field(default="lbfgs", pattern="^(lbfgs|armijo|gauss-newton)$")
+    name = "sso-auto"
+    title = "SSO"
+    about = "to.SSO(params) with nothing chosen: it looks at what the oracle reveals"
+
+    rule: Literal["automatic", "secant", "trust-region"] = "automatic"
+    inner: Literal["lbfgs", "armijo", "gauss-newton"] = "lbfgs"
+    max_steps: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(default="auto", alias="m")
+    price: Positive = 1000.0
 
     def trainer(
         self, problem: Problem, model: nn.Module, total_steps: int, batch_size: BatchSize
     ) -> Trainer:
-        metric = rules.Secant(pairs=self.pairs) if self.pairs else None
-        made = {
-            "lbfgs": solvers.LBFGS,
-            "armijo": solvers.Armijo,
-            "gauss-newton": solvers.GaussNewton,
-        }
         optimiser = SSO(
             model.parameters(),
-            rule=rules.TrustRegion(metric),
-            inner=made[self.inner](max_steps=self.max_steps),
+            rule=_PARTS[self.rule],
+            inner=_SOLVERS[self.inner](
+                max_steps=self.max_steps, stopping=solvers.Stopping(price=self.price)
+            ),
+            schedule=self.make_schedule(total_steps),
             weight_decay=self.weight_decay_on(problem),
             warn=False,
         )
         return SsoTrainer(problem, model, optimiser)
+
+
+_PARTS: dict[str, rules.Rule] = {
+    "automatic": rules.Automatic(),
+    "secant": rules.TrustRegion(rules.Secant()),
+    "trust-region": rules.TrustRegion(),
+}
+_SOLVERS: dict[str, Any] = {
+    "lbfgs": solvers.LBFGS,
+    "armijo": solvers.Armijo,
+    "gauss-newton": solvers.GaussNewton,
+}
 
 
 @register
@@ -131,7 +145,7 @@ class LbfgsTrainer(BaselineTrainer):
     def _update(self, rows: Rows) -> None:
         asked = [] if self._kept is None or rows is not None else [self._kept]
 
-        def closure() -> Tensor:
+        def closure() -> Any:
             here = self._parameters()
             for known in asked:
                 if torch.equal(known["parameters"], here):

@@ -36,7 +36,9 @@ from targetopt.types import BadArgument, MissingCapability, positive_int
 class DecisionLoss(Protocol):
     """Losses and gradients of predicted costs, one instance a row."""
 
-    smoothness: float | None
+    @property
+    def smoothness(self) -> float | None:
+        """L, where the loss is smooth."""
 
     def answer(self, costs: Array) -> tuple[Array, Array]: ...
 

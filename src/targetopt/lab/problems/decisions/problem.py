@@ -72,8 +72,8 @@ class DecisionProblem(Problem):
     @property
     def reveals(self) -> frozenset[str]:
         """A solution is known to be feasible for every instance: SPO+ reveals a pool of them."""
-        pool = {"pool"} if isinstance(self.decisions, SPOPlus) else set()
-        return super().reveals | pool
+        known = super().reveals
+        return known | {"pool"} if isinstance(self.decisions, SPOPlus) else known
 
     def model(self, seed: int) -> nn.Module:
         width, outputs = self.hidden, self.data.solver.size
@@ -82,8 +82,8 @@ class DecisionProblem(Problem):
         def build() -> nn.Module:
             last = nn.Linear(width, outputs)
             with torch.no_grad():
-                last.weight *= scale  # predictions begin in the range of the costs
-                last.bias += float(self.data.costs.mean())
+                last.weight.mul_(scale)  # predictions begin in the range of the costs
+                last.bias.add_(float(self.data.costs.mean()))
             return nn.Sequential(nn.Linear(FEATURES, width), nn.Tanh(), last)
 
         return seeded(seed, build)
@@ -102,7 +102,8 @@ class DecisionProblem(Problem):
         """The distinct decisions that SPO+ gradients 2(w* − w) and the best decisions hold."""
         assert isinstance(self.decisions, SPOPlus)
         best = torch.from_numpy(self.decisions.best)
-        return torch.unique(torch.cat([best, (best - 0.5 * gradients).round()]), dim=0)
+        found: Tensor = torch.unique(torch.cat([best, (best - 0.5 * gradients).round()]), dim=0)
+        return found
 
     def pooled(self, z: Tensor, pool: Tensor) -> Tensor:
         """SPO+ with the best decision of a pool in place of the solver's: costs nothing, and is never above SPO+."""

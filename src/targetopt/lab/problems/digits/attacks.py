@@ -43,7 +43,8 @@ class RobustDigits(Problem):
         self.epsilon = epsilon
         self.steps = steps
         self.width = width
-        self.loss = CrossEntropy(data.classes)
+        self.labels = CrossEntropy(data.classes)
+        self.loss = self.labels
 
     @property
     def n(self) -> int:
@@ -89,7 +90,7 @@ class RobustDigits(Problem):
         attacked = self.attack(model, data.images, data.classes, 2 * self.steps)
         hostile = self.attack(model, data.held_out_images, data.held_out_classes, 2 * self.steps)
         with torch.no_grad():
-            loss = self.loss.value(model(attacked)).mean()
+            loss = self.labels.value(model(attacked)).mean()
             robust = model(hostile).argmax(dim=1) == data.held_out_classes
             clean = model(data.held_out_images).argmax(dim=1) == data.held_out_classes
         return {

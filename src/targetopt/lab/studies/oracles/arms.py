@@ -78,7 +78,7 @@ class Arm:
 HALF_DECADE = 10**0.5
 SSO = {"name": "sso", "inner": "lbfgs", "m": 30}
 
-DEFAULT = Arm("SSO default", {"name": "sso-trust"}, "default")
+DEFAULT = Arm("SSO default", {"name": "sso-auto"}, "default")
 
 RIVALS = (
     Arm("Adam", {"name": "adam"}, "rival", Tune("lr", spaced(1e-4, HALF_DECADE, 7))),
@@ -93,11 +93,13 @@ RULES = (
 )  # fmt: skip
 
 ABLATIONS = (
-    Arm("without the metric", {"name": "sso-trust", "pairs": 0}, "ablation"),
-    Arm("m = 5", {"name": "sso-trust", "m": 5}, "ablation"),
-    Arm("m = 100", {"name": "sso-trust", "m": 100}, "ablation"),
-    Arm("Armijo inside", {"name": "sso-trust", "inner": "armijo"}, "ablation"),
+    Arm("gradients alone", {"name": "sso-auto", "rule": "secant"}, "ablation"),
+    Arm("gradients alone, no metric", {"name": "sso-auto", "rule": "trust-region"}, "ablation"),
+    Arm("m = 5", {"name": "sso-auto", "m": 5}, "ablation"),
+    Arm("m = 30", {"name": "sso-auto", "m": 30}, "ablation"),
+    Arm("Armijo inside", {"name": "sso-auto", "inner": "armijo"}, "ablation"),
 )
+"""The default with one part replaced; without the metric the majoriser and the labels are left out, too."""
 
 LABELS = frozenset({"revealed"})
 TRICKS_FOR_LABELS = (

@@ -68,7 +68,7 @@ class Search:
             self.settled = True
 
     def record(self) -> dict[str, Any]:
-        """The search as ``tuning.json`` has it; infinities become words."""
+        """The search as ``choices.json`` has it; infinities become words."""
         return {
             "arm": self.arm.label,
             "option": self.tune.option,

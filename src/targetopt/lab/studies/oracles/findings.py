@@ -160,19 +160,18 @@ def gather(out: Path) -> tuple[Scale, list[TaskFindings]]:
         raise BadArgument(
             f"{out} holds no study. Make one with `targetopt oracles run --out {out}`."
         )
-    known: Scale = next(each for each in ("smoke", "quick", "full") if each == scale)  # type: ignore[assignment]
     found = []
     for task in tasks():
         directory = out / task.name
         if (directory / "plan.json").exists():
-            one = _task(task, known, directory)
+            one = _task(task, scale, directory)
             if one is not None:
                 found.append(one)
     if not found:
         raise BadArgument(
             f"{out} holds no task whose runs have all ended; give the command of its study again."
         )
-    return known, found
+    return scale, found
 
 
 def _task(task: Task, scale: Scale, directory: Path) -> TaskFindings | None:
@@ -215,7 +214,7 @@ def _task(task: Task, scale: Scale, directory: Path) -> TaskFindings | None:
 
 
 def _chosen(directory: Path) -> dict[str, float]:
-    path = directory / "tuning.json"
+    path = directory / "choices.json"
     records = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
     return {record["arm"]: record["chosen"] for record in records}
 

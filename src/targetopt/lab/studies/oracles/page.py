@@ -19,6 +19,8 @@ COMMAND = (
     "targetopt oracles run --scale {scale} && targetopt oracles report --publish results/oracles"
 )
 
+_REHEARSAL = " from two values each, which is a rehearsal and no evidence"
+
 
 def write(out: Path, to: Path | None = None) -> Path:
     """Judge the study in ``out`` and write README.md, pictures, findings.json and verdicts.json.
@@ -36,10 +38,10 @@ def write(out: Path, to: Path | None = None) -> Path:
     record = {"scale": scale, "shares": SHARES, "tasks": [task.record() for task in found]}
     write_whole(folder / "findings.json", json.dumps(record, indent=1, allow_nan=False).encode())
     tuned = {
-        task.name: json.loads((out / task.name / "tuning.json").read_text(encoding="utf-8"))
+        task.name: json.loads((out / task.name / "choices.json").read_text(encoding="utf-8"))
         for task in found
     }
-    write_whole(folder / "tuning.json", json.dumps(tuned, indent=1).encode())
+    write_whole(folder / "choices.json", json.dumps(tuned, indent=1).encode())
     page = folder / "README.md"
     write_whole(page, text(scale, found, judged).encode())
     return page
@@ -101,7 +103,7 @@ def sentences(scale: str, found: Sequence[TaskFindings]) -> list[str]:
         else "No trick of a single field took part.",
         f"Each step costs more time besides the calls: {price}.",
         f"These are medians over {extent.seeds} seed{'s' * (extent.seeds > 1)} at the {scale} scale, with settings "
-        f"chosen on other seeds{' from two values each, which is a rehearsal and no evidence' * (extent.tried is not None)}.",
+        f"chosen on other seeds{_REHEARSAL if extent.tried is not None else ''}.",
     ]
 
 
@@ -197,6 +199,7 @@ def _made(scale: str) -> str:
     )
     return (
         f"Settings were chosen on {extent.tuning_seeds} other seed{'s' * (extent.tuning_seeds > 1)} by the mean log "
-        f"calls to the three levels; {lists}. `tuning.json` has every value that was tried, `findings.json` every "
-        "number of this page, `verdicts.json` the verdicts."
+        f"calls to the three levels; {lists}. SSO's default was told that a call costs {extent.price:g} inner steps, "
+        "which decides m, so that no run depends on how busy the machine was. `choices.json` has every value that was tried, `findings.json` "
+        "every number of this page, `verdicts.json` the verdicts."
     )

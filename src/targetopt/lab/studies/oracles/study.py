@@ -4,7 +4,7 @@
 
     DIR/runs                  every run, those of trials included; see targetopt.lab.store.directory
     DIR/TASK/trials           the plan of a task's trials
-    DIR/TASK/tuning.json      what was chosen, and from what
+    DIR/TASK/choices.json     what was chosen, and from what
     DIR/TASK                  the plan of what is shown; `targetopt report DIR/TASK` draws its curves
     DIR/study.json            the scale
 
@@ -17,7 +17,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, get_args
 
 from targetopt.lab.run.plan import Plan, Summary
 from targetopt.lab.run.runner import Display, run_all
@@ -26,14 +26,14 @@ from targetopt.lab.spec.problem_options import load_problem
 from targetopt.lab.store.directory import Store
 from targetopt.lab.store.files import StoreError, write_whole
 from targetopt.lab.store.records import read_json
-from targetopt.lab.studies.oracles.arms import Arm
+from targetopt.lab.studies.oracles.arms import DEFAULT, Arm
 from targetopt.lab.studies.oracles.choosing import ROUNDS, Search, judge
 from targetopt.lab.studies.oracles.measures import Course
 from targetopt.lab.studies.oracles.suite import EXTENTS, FIRST_TUNING_SEED, Scale, Task, tasks
 from targetopt.types import BadArgument
 
 FILE = "study.json"
-TUNING = "tuning.json"
+CHOICES = "choices.json"
 
 
 @dataclass
@@ -72,10 +72,15 @@ class Entry:
         return self._experiment(self.task.title, methods, list(range(EXTENTS[self.scale].seeds)))
 
     def _experiment(self, what: str, methods: list[dict[str, Any]], seeds: list[int]) -> Experiment:
+        price = EXTENTS[self.scale].price
+        priced = [
+            {**each, "price": price} if each["name"] == DEFAULT.table["name"] else each
+            for each in methods
+        ]
         return Experiment(
             name=f"{self.task.name} · {what} ({self.scale} scale)",
             problems=[self.task.table(self.scale)],
-            methods=methods,
+            methods=priced,
             seeds=seeds,
             engine="torch",
         )
@@ -123,7 +128,7 @@ def run(
         directory = out / entry.task.name
         store = _shared(directory, out)
         records = [search.record() for search in entry.searches]
-        write_whole(directory / TUNING, json.dumps(records, indent=1).encode())
+        write_whole(directory / CHOICES, json.dumps(records, indent=1).encode())
         plans.append(Plan(entry.shown(), store))
     tell(f"Every setting is chosen; now the runs that are shown: {len(plans)} problems.")
     return run_all(plans, **settings)
@@ -140,14 +145,16 @@ def _claim(out: Path, scale: Scale) -> None:
     write_whole(out / FILE, json.dumps({"scale": scale}).encode())
 
 
-def scale_of(out: Path) -> str | None:
+def scale_of(out: Path) -> Scale | None:
     """The scale of the study in a directory; None if there is none."""
     found = read_json(out / FILE, "Run `targetopt oracles run` again.")
     if found is None:
         return None
-    if not isinstance(found, dict) or found.get("scale") not in EXTENTS:
-        raise StoreError(f"{out / FILE} does not name a scale. Run `targetopt oracles run` again.")
-    return str(found["scale"])
+    written = found.get("scale") if isinstance(found, dict) else None
+    for scale in get_args(Scale):
+        if written == scale:
+            return cast(Scale, scale)
+    raise StoreError(f"{out / FILE} does not name a scale. Run `targetopt oracles run` again.")
 
 
 def _shared(directory: Path, home: Path) -> Store:

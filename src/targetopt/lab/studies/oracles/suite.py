@@ -31,17 +31,19 @@ class Extent:
         tuning_seeds: how many choose settings; none of them is shown.
         tried: values tried of each setting; all, and more until the best lies inside, if None.
         roles: which arms take part.
+        price: what a call is taken to cost in inner steps, by which SSO's default chooses m.
     """
 
     seeds: int
     tuning_seeds: int
     tried: int | None
     roles: frozenset[str]
+    price: float = 1000.0
 
 
 EVERYBODY = frozenset({"default", "rule", "ablation", "rival", "trick"})
 EXTENTS: Mapping[str, Extent] = {
-    "smoke": Extent(seeds=1, tuning_seeds=1, tried=2, roles=EVERYBODY - {"ablation", "rule"}),
+    "smoke": Extent(seeds=1, tuning_seeds=1, tried=2, roles=EVERYBODY - {"ablation", "rule"}, price=100.0),
     "quick": Extent(seeds=3, tuning_seeds=1, tried=None, roles=EVERYBODY),
     "full": Extent(seeds=10, tuning_seeds=2, tried=None, roles=EVERYBODY),
 }

@@ -1,0 +1,238 @@
+"""The study of oracles: levels and scores by hand, lists that grow, a whole small study, and its page."""
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import targetopt as to
+from targetopt.lab import problems
+from targetopt.lab.problems.base import Problem, seeded
+from targetopt.lab.run.job import Job, perform
+from targetopt.lab.statistics import verdicts
+from targetopt.lab.studies.oracles import arms, claims, findings, page, study, suite
+from targetopt.lab.studies.oracles.arms import Arm, Tune
+from targetopt.lab.studies.oracles.choosing import Search, judge
+from targetopt.lab.studies.oracles.measures import Course, break_even, levels, ratio, score
+
+INF = math.inf
+
+
+def course(*lowest: float) -> Course:
+    calls = np.arange(1.0, len(lowest) + 1)
+    return Course(calls, np.array(lowest), 0.1 * calls)
+
+
+def test_a_course_counts_every_question_within_the_budget() -> None:
+    columns = {
+        "oracle_calls": np.array([1, 2, 2, 3, 9]),
+        "value_calls": np.array([0, 0, 1, 1, 1]),
+        "loss": np.array([5.0, 7.0, 3.0, 4.0, 0.0]),
+        "oracle_time": np.array([1.0, 2.0, 2.0, 4.0, 9.0]),
+        "wall_time": np.array([1.5, 2.5, 2.5, 5.0, 11.0]),
+    }
+    found = Course.of(columns, budget=4)
+    np.testing.assert_array_equal(found.calls, [1, 2, 3, 4])
+    np.testing.assert_array_equal(found.lowest, [5, 5, 3, 3])
+    np.testing.assert_array_equal(found.beside, [0.5, 0.5, 0.5, 1.0])
+    assert found.reached(3.0) == (3.0, 0.5)
+    assert Course.of({name: column[:0] for name, column in columns.items()}, 4) is None
+
+
+def test_levels_scores_and_ratios_by_hand() -> None:
+    slow, fast = course(11.0, 6.0, 1.9, 1.9), course(11.0, 1.05, 1.0, 1.0)
+    goals = levels([slow, fast])
+    np.testing.assert_allclose(goals, [2.0, 1.1, 1.01])
+    budget = 4
+    assert score(fast, goals, budget)[0] == pytest.approx(np.log([2, 2, 3]).mean())
+    assert score(slow, goals, budget)[0] == pytest.approx(np.log([3, 8, 8]).mean())
+    assert score(None, goals, budget) > score(slow, goals, budget)
+    assert ratio(3.0, 2.0, budget) == (1.5, "")
+    assert math.isnan(ratio(INF, INF, budget)[0])
+    # at the break-even price both cost the same
+    price = break_even((10.0, 8.0), (60.0, 3.0))
+    assert 10 * price + 8 == pytest.approx(60 * price + 3)
+    assert break_even((INF, INF), (3.0, 1.0)) == INF
+    assert break_even((3.0, 1.0), (INF, INF)) == 0.0
+
+
+def searched(best: float, factor: float, count: int = 7) -> Search:
+    """A search whose score has its minimum at ``best``."""
+    tune = Tune("lr", arms.spaced(1e-3, factor, count))
+    search = Search.of(Arm("a", {"name": "adam"}, "rival", tune))
+    for _ in range(20):
+        tried = {
+            ("a", value): [course(2.0, 1.0 + abs(math.log(value / best)))]
+            for value in search.values
+        }
+        judge([search], tried, budget=2)
+        if search.settled:
+            break
+        search.go_on()
+    return search
+
+
+@pytest.mark.parametrize("best", [1e-6, 1e-3, 0.03, 1e3])
+@pytest.mark.parametrize("factor", [10**0.5, 10.0])
+def test_lists_grow_until_the_best_lies_inside(best: float, factor: float) -> None:
+    search = searched(best, factor)
+    assert search.settled
+    assert not search.at_edge
+    assert max(search.best / best, best / search.best) <= min(factor, 10**0.5) ** 0.5 * 1.01
+    assert len(search.values) >= 7
+    assert search.values == sorted(set(search.values))
+    assert search.record()["inside"]
+
+
+def test_rehearsals_try_the_ends_of_the_list() -> None:
+    search = Search.of(arms.RIVALS[0], most=2)
+    assert search.values == [arms.RIVALS[0].tune.values[0], arms.RIVALS[0].tune.values[-1]]
+
+
+class Valley(Problem):
+    """A badly scaled quadratic of a linear map, through an oracle that gives gradients only."""
+
+    expensive = True
+
+    def __init__(self, size: str) -> None:
+        self.label = f"valley, {size}"
+        self.scale = torch.logspace(0, 2, 4, dtype=torch.float64)
+
+    def model(self, seed: int) -> nn.Module:
+        return seeded(seed, lambda: nn.Linear(1, 4))
+
+    def forward(self, model, index=None):
+        x = torch.ones(1, 1, dtype=torch.float64)
+        return lambda: model(x)
+
+    def oracle(self, index=None):
+        return to.GradientOracle(
+            lambda z: ((0.5 * self.scale * (z - 1) ** 2).sum(dim=1), self.scale * (z - 1))
+        )
+
+    def metrics(self, model):
+        with torch.no_grad():
+            z = self.forward(model)()
+        return {"loss": float((0.5 * self.scale * (z - 1) ** 2).sum())}
+
+
+@pytest.fixture
+def valley(monkeypatch: pytest.MonkeyPatch) -> Iterator[suite.Task]:
+    """A small task, run by the engine in this process."""
+    problems.register("valley", "for tests")(lambda size="smoke": Valley(size))
+    task = suite.Task("valley", "a valley", "a formula", {"name": "valley"}, suite.calls(8, 8, 8))
+    monkeypatch.setattr(suite, "TASKS", {"valley": task})
+    monkeypatch.setattr(study, "tasks", lambda wanted=(): [task])
+    monkeypatch.setattr(findings, "tasks", lambda wanted=(): [task])
+    monkeypatch.setattr(study, "run_all", in_process)
+    everybody = suite.EVERYBODY - {"rule"}
+    monkeypatch.setitem(suite.EXTENTS, "quick", suite.Extent(2, 1, None, everybody))
+    monkeypatch.setattr(suite, "RIVALS", (arms.RIVALS[0], arms.RIVALS[2]))
+    monkeypatch.setattr(suite, "ABLATIONS", arms.ABLATIONS[:1])
+    yield task
+    problems.unregister("valley")
+
+
+DONE: list[str] = []
+
+
+def in_process(plans, **settings):
+    for plan in plans:
+        plan.store.prepare()
+        plan.write()
+        for config in plan.wanted():
+            if plan.store.manifest(config.id) is None:
+                DONE.append(config.id)
+                job = Job(str(plan.store.home.resolve()), config.id, config, attempt=1, command="")
+                perform(job, stop=lambda: False, tell=lambda event: None)
+    return [plan.summary(interrupted=False) for plan in plans]
+
+
+def test_a_whole_study_tunes_shows_judges_and_resumes(valley, tmp_path: Path) -> None:
+    DONE.clear()
+    out = tmp_path / "study"
+    [summary] = study.run(out, scale="quick")
+    assert set(summary.statuses) <= {"done", "diverged"}
+    tuned = json.loads((out / "valley" / "choices.json").read_text())
+    assert {each["arm"] for each in tuned} == {"Adam", "L-BFGS"}
+    assert all(each["inside"] and len(each["tried"]) >= 7 for each in tuned)
+
+    count = len(DONE)
+    assert len(set(DONE)) == count
+    study.run(out, scale="quick")
+    assert len(DONE) == count  # nothing is done twice
+
+    first = page.write(out)
+    text = first.read_text()
+    assert text.startswith("# Which method needs the fewest oracle calls?\n\n![")
+    assert "2 seeds at the quick scale" in text
+    pictures = sorted(path.name for path in first.parent.glob("*.png"))
+    assert pictures == ["ablations.png", "overview.png", "prices.png"]
+    again = page.write(out, tmp_path / "published")
+    assert again.read_bytes() == first.read_bytes()  # redrawn from the runs alone
+    found = json.loads((tmp_path / "published" / "findings.json").read_text())
+    assert found["tasks"][0]["name"] == "valley"
+    judged = verdicts.read(tmp_path / "published")
+    assert any(v.claim.startswith("a valley: the default") for v in judged)
+    assert any("gradients alone" in v.claim for v in judged)
+
+    with pytest.raises(to.TargetoptError, match="holds the study at scale 'quick'"):
+        study.run(out, scale="smoke")
+    with pytest.raises(to.TargetoptError, match="holds no study"):
+        findings.gather(tmp_path / "nothing")
+
+
+def made(
+    name: str, own: list[float], rival: list[float], ablation: list[float]
+) -> findings.TaskFindings:
+    def arm(label: str, role: str, calls: list[float]) -> findings.Found:
+        return findings.Found(
+            label,
+            role,
+            None,
+            [[c] * 3 for c in calls],
+            [[0.1] * 3 for _ in calls],
+            [1.0] * 3,
+            {"done": 3},
+        )
+
+    listed = [
+        arm("SSO default", "default", own),
+        arm("Adam", "rival", rival),
+        arm("m = 5", "ablation", ablation),
+    ]
+    return findings.TaskFindings(name, name, "a solve", 100, 3, 0.01, listed)
+
+
+def test_lost_cases_are_verdicts_of_their_own_and_stand_first() -> None:
+    won = made("won", [5, 10, 20], [20, 40, 100], [10, 20, 40])
+    lost = made("lost", [20, 40, INF], [10, 20, 30], [40, 80, INF])
+    mixed = made("mixed", [10, 20, 30], [20, 20, 20], [10, 20, 30])
+    judged = claims.judge([won, lost, mixed])
+    assert [v.verdict for v in judged[3:6]] == ["does not hold", "mixed", "holds"]
+    aims = judged[:3]
+    assert [v.verdict for v in aims] == ["does not hold"] * 3
+    assert aims[2].numbers["smallest ratio"] == pytest.approx(0.5)
+    assert judged[6].numbers["median ratio"] == pytest.approx(2.0)
+    assert won.middle_ratio("rival") == pytest.approx(4.0)
+    assert lost.ratio(2, "rival") == (0.3, "≤")
+    assert won.price_ratio(10.0, "rival") == pytest.approx(4.0, rel=1e-2)
+    text = page.text("quick", [won, lost], judged)
+    assert "to level 0.001, Adam needs 30 calls and SSO — (SSO did not get there)" in text
+
+
+def test_the_suite_is_whole() -> None:
+    listed = suite.tasks()
+    assert len(listed) >= 12
+    for task in listed:
+        declared = problems.declaration(task.problem["name"])
+        assert declared.expensive, task.name
+        assert set(task.problem) - {"name"} <= set(declared.options)
+        assert set(task.calls) == set(suite.EXTENTS)
+    with pytest.raises(to.TargetoptError, match="Did you mean 'knapsack'"):
+        suite.tasks(["knapsak"])
