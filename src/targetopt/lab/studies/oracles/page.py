@@ -200,6 +200,6 @@ def _made(scale: str) -> str:
     return (
         f"Settings were chosen on {extent.tuning_seeds} other seed{'s' * (extent.tuning_seeds > 1)} by the mean log "
         f"calls to the three levels; {lists}. SSO's default was told that a call costs {extent.price:g} inner steps, "
-        "which decides m, so that no run depends on how busy the machine was. `choices.json` has every value that was tried, `findings.json` "
-        "every number of this page, `verdicts.json` the verdicts."
+        "which decides m, so that no run depends on how busy the machine was. `choices.json` has every value that was "
+        "tried, `findings.json` every number of this page, `verdicts.json` the verdicts."
     )
