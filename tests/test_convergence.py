@@ -1,4 +1,4 @@
-"""Every rule × every inner solver × every problem with a known minimum, float32 and float64.
+"""Every rule × every inner solver × every problem with a known minimum, and a part of that in float32.
 
 One table: a new rule is one row in ``RULES``, a new inner solver one in ``SOLVERS``, a new problem one
 in ``PROBLEMS``. Each run must bring the objective to within a stated tolerance of the known minimum.
@@ -34,8 +34,18 @@ class Instance:
         return loss + 0.5 * self.weight_decay * penalty
 
 
+MINIMA: dict[tuple[str, int], float] = {}
+
+
 def regularised_minimum(loss: to.losses.Loss, x: Tensor, outputs: int, decay: float) -> float:
-    """The minimum of a linear model's objective, by an independent solver."""
+    """The minimum of a linear model's objective, by an independent solver; each is found once."""
+    key = type(loss).__name__, outputs
+    if key not in MINIMA:
+        MINIMA[key] = found_minimum(loss, x, outputs, decay)
+    return MINIMA[key]
+
+
+def found_minimum(loss: to.losses.Loss, x: Tensor, outputs: int, decay: float) -> float:
 
     def fun(flat):
         w = torch.tensor(flat, dtype=torch.float64).reshape(x.shape[1], outputs).requires_grad_()
@@ -155,7 +165,9 @@ CASES = [
     for problem in row.problems
     for dtype in (torch.float64, torch.float32)
     if not (solver == "Exact" and problem in ("mlp", "probabilities"))  # not linear
+    if dtype == torch.float64 or rule == "GradientStep" or problem in ("softmax", "probabilities")
 ]
+"""In float32 every rule meets every solver on one problem, and one rule meets every problem."""
 
 
 @pytest.mark.parametrize(("rule", "solver", "problem", "dtype"), CASES)
@@ -196,7 +208,7 @@ MONOTONE = [name for name, row in RULES.items() if row.rule.monotone and "mlp" i
 @pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("rule", MONOTONE)
 def test_full_batch_loss_never_increases(rule, solver, problem):
-    """The surrogate is an upper bound for η ≤ 1/L, so 200 steps of any decrease go down."""
+    """The surrogate is an upper bound for η ≤ 1/L, so steps of any decrease go down."""
     if solver == "Exact" and problem == "mlp":
         problem = "quadratic"  # Exact is for linear forwards
     instance = PROBLEMS[problem](torch.float64)
@@ -212,7 +224,7 @@ def test_full_batch_loss_never_increases(rule, solver, problem):
         weight_decay=instance.weight_decay,
     )
     previous = instance.objective()
-    for _ in range(200):
+    for _ in range(60):
         report = opt.step(instance.forward, instance.oracle)
         now = instance.objective()
         if report.surrogate_decrease >= 0:
