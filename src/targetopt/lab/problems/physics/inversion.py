@@ -102,6 +102,7 @@ def _problem(
         oracle=SolverOracle(solver, cost=cost),
         measure=measure,
         reference=reference,
+        truth=logarithm,
         level=STOPPING_LEVEL,
     )
 

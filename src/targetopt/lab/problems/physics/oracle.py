@@ -99,6 +99,7 @@ class SolverProblem(Problem):
         oracle: that is trained on; ``SolverOracle(solver)`` if left out.
         measure: further metrics of a field, such as the distance from the truth.
         reference: a value worth reaching, and where it is from.
+        truth: the field that is to be found, if there is one.
         level: the value at which a run may stop, if the problem has one (discrepancy principle).
     """
 
@@ -113,8 +114,9 @@ class SolverProblem(Problem):
         solver: Callable[[Array], Answer],
         *,
         oracle: Oracle | None = None,
-        measure: Callable[[Array], dict[str, float]] | None = None,
+        measure: Callable[[Array], dict[str, float]] = lambda values: {},
         reference: Callable[[], Reference] | None = None,
+        truth: Array | None = None,
         level: float | None = None,
     ) -> None:
         if model not in FIELDS:
@@ -122,7 +124,8 @@ class SolverProblem(Problem):
         self.label, self.shape, self.kind = label, shape, model
         self.squash, self.solver, self.level = squash, solver, level
         self._oracle = SolverOracle(solver) if oracle is None else oracle
-        self._measure, self._reference = measure, reference
+        self.measure, self.truth = measure, truth
+        self._reference = reference
 
     def model(self, seed: int) -> nn.Module:
         return seeded(seed, lambda: field(self.kind, self.shape))
@@ -146,10 +149,7 @@ class SolverProblem(Problem):
         values = self.field(model)
         if not np.isfinite(values).all():
             return {"loss": math.inf}
-        metrics = {"loss": self.solver(values).value}
-        if self._measure is not None:
-            metrics |= self._measure(values)
-        return metrics
+        return {"loss": self.solver(values).value, **self.measure(values)}
 
     def reference(self) -> Reference | None:
         return None if self._reference is None else self._reference()
