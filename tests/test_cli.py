@@ -26,6 +26,7 @@ WITHIN = {
     "data": ["list", "fetch", "verify", "where"],
     "expert": ["list", "train", "evaluate"],
     "ledger": ["show", "verify", "export"],
+    "oracles": ["run", "report", "list"],
 }
 """The commands of those commands that are groups."""
 HEAVY = {

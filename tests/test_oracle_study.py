@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from typer.testing import CliRunner
 
 import targetopt as to
 from targetopt.lab import problems
+from targetopt.lab.cli.main import make
 from targetopt.lab.problems.base import Problem, seeded
 from targetopt.lab.run.job import Job, perform
 from targetopt.lab.statistics import verdicts
@@ -131,7 +133,7 @@ def valley(monkeypatch: pytest.MonkeyPatch) -> Iterator[suite.Task]:
     monkeypatch.setattr(findings, "tasks", lambda wanted=(): [task])
     monkeypatch.setattr(study, "run_all", in_process)
     everybody = suite.EVERYBODY - {"rule"}
-    monkeypatch.setitem(suite.EXTENTS, "quick", suite.Extent(2, 1, None, everybody))
+    monkeypatch.setitem(suite.EXTENTS, "quick", suite.Extent(2, 1, None, everybody, price=10.0))
     monkeypatch.setattr(suite, "RIVALS", (arms.RIVALS[0], arms.RIVALS[2]))
     monkeypatch.setattr(suite, "ABLATIONS", arms.ABLATIONS[:1])
     yield task
@@ -236,3 +238,21 @@ def test_the_suite_is_whole() -> None:
         assert set(task.calls) == set(suite.EXTENTS)
     with pytest.raises(to.TargetoptError, match="Did you mean 'knapsack'"):
         suite.tasks(["knapsak"])
+
+
+def test_the_command_runs_reports_and_lists(valley, tmp_path: Path) -> None:
+    def invoke(*words: object) -> str:
+        runner = CliRunner(env={"COLUMNS": "200"})
+        result = runner.invoke(make(), [str(word) for word in words])
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    said = invoke("oracles", "run", "--scale", "smoke", "--out", tmp_path / "rehearsal")
+    assert "Every setting is chosen" in said
+    assert "README.md" in said.replace("\n", "")
+    invoke("oracles", "report", tmp_path / "rehearsal", "--publish", tmp_path / "page")
+    assert "a rehearsal and no evidence" in (tmp_path / "page" / "README.md").read_text()
+    listed = invoke("list", "problems", "--oracle")
+    assert "knapsack" in listed
+    assert "mbb-beam" in listed
+    assert "mushrooms" not in listed
