@@ -17,15 +17,28 @@ from targetopt.lazy import attach
 if TYPE_CHECKING:  # what the table below offers, for type checkers
     from targetopt import baselines as baselines
     from targetopt import distributed as distributed
+    from targetopt import errors as errors
     from targetopt import imitation as imitation
+    from targetopt import inner as inner
     from targetopt import linear as linear
     from targetopt import losses as losses
+    from targetopt import oracle as oracle
+    from targetopt import rules as rules
     from targetopt import schedules as schedules
+    from targetopt import surrogate as surrogate
     from targetopt import theory as theory
+    from targetopt import types as types
+    from targetopt import vocabulary as vocabulary
     from targetopt.chunked import Chunked as Chunked
     from targetopt.divergence import Divergence as Divergence
     from targetopt.divergence import NegativeEntropy as NegativeEntropy
     from targetopt.divergence import SquaredEuclidean as SquaredEuclidean
+    from targetopt.errors import BadAnswer as BadAnswer
+    from targetopt.errors import BadArgument as BadArgument
+    from targetopt.errors import BadForward as BadForward
+    from targetopt.errors import Diverged as Diverged
+    from targetopt.errors import MissingCapability as MissingCapability
+    from targetopt.errors import TargetoptError as TargetoptError
     from targetopt.inner import LBFGS as LBFGS
     from targetopt.inner import Armijo as Armijo
     from targetopt.inner import Exact as Exact
@@ -72,22 +85,36 @@ if TYPE_CHECKING:  # what the table below offers, for type checkers
     from targetopt.surrogate import EntropicProximal as EntropicProximal
     from targetopt.surrogate import Quadratic as Quadratic
     from targetopt.surrogate import Surrogate as Surrogate
-    from targetopt.types import BadAnswer as BadAnswer
-    from targetopt.types import BadArgument as BadArgument
-    from targetopt.types import BadForward as BadForward
     from targetopt.types import Counts as Counts
-    from targetopt.types import Diverged as Diverged
-    from targetopt.types import MissingCapability as MissingCapability
     from targetopt.types import Query as Query
     from targetopt.types import StepReport as StepReport
-    from targetopt.types import TargetoptError as TargetoptError
     from targetopt.types import TargetPoint as TargetPoint
+
+_GROUPED = {
+    "divergence": ["Divergence"],
+    "errors": [
+        "BadAnswer",
+        "BadArgument",
+        "BadForward",
+        "Diverged",
+        "MissingCapability",
+        "TargetoptError",
+    ],
+    "inner": ["InnerResult", "Stopping"],
+    "oracle.errors": ["BudgetExceeded"],
+    "oracle.progress": ["show_progress"],
+    "oracle.remote": ["Retries", "Service"],
+    "rules": ["Proposal"],
+    "surrogate": ["EntropicProximal", "Quadratic", "Surrogate"],
+    "types": ["Counts", "Query", "StepReport", "TargetPoint"],
+}
+"""What is listed in its module (``to.errors``, ``to.surrogate``, …) and not here, though it is found here too."""
 
 __getattr__, __dir__, _public = attach(
     __name__,
     {
         "chunked": ["Chunked"],
-        "divergence": ["Divergence", "NegativeEntropy", "SquaredEuclidean"],
+        "divergence": ["NegativeEntropy", "SquaredEuclidean"],
         "inner": [
             "LBFGS",
             "Armijo",
@@ -95,8 +122,6 @@ __getattr__, __dir__, _public = attach(
             "GaussNewton",
             "GradientDescent",
             "Inner",
-            "InnerResult",
-            "Stopping",
             "Torch",
         ],
         "linear": ["Linear"],
@@ -106,11 +131,9 @@ __getattr__, __dir__, _public = attach(
         "oracle.asynchronous": ["Asynchronous"],
         "oracle.budget": ["Budget"],
         "oracle.cache": ["Cache"],
-        "oracle.errors": ["BudgetExceeded"],
         "oracle.ledger": ["Ledger"],
-        "oracle.progress": ["show_progress"],
         "oracle.ray_oracle": ["RayOracle"],
-        "oracle.remote": ["RemoteOracle", "Retries", "Service"],
+        "oracle.remote": ["RemoteOracle"],
         "rules": [
             "FTRL",
             "AdaGrad",
@@ -123,36 +146,30 @@ __getattr__, __dir__, _public = attach(
             "MirrorDescent",
             "Newton",
             "Polyak",
-            "Proposal",
             "Proximal",
             "Rule",
             "Secant",
             "TrustRegion",
         ],
-        "surrogate": ["EntropicProximal", "Quadratic", "Surrogate"],
-        "types": [
-            "BadAnswer",
-            "BadArgument",
-            "BadForward",
-            "Counts",
-            "Diverged",
-            "MissingCapability",
-            "Query",
-            "StepReport",
-            "TargetoptError",
-            "TargetPoint",
-        ],
     },
     modules=[
         "baselines",
         "distributed",
+        "errors",
         "imitation",
+        "inner",
         "linear",
         "losses",
+        "oracle",
         "oracle.teachers",
+        "rules",
         "schedules",
+        "surrogate",
         "theory",
+        "types",
+        "vocabulary",
     ],
     extras={"anyio": "remote", "stamina": "remote", "httpx2": "remote"},
+    unlisted=_GROUPED,
 )
 __all__ = ["__version__", *_public]

@@ -101,7 +101,7 @@ class Chunked:
         self._check_modules()
         params = [p for p in self._all if p.requires_grad]
         _check_autocast(params)
-        z: Tensor = _Evaluated.apply(self, *params)  # type: ignore[no-untyped-call]
+        z: Tensor = _Evaluated.apply(self, *params)
         return z
 
     def evaluate(self, piece: Any) -> Tensor:
@@ -152,7 +152,7 @@ class _Evaluated(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, v: Tensor) -> Any:
-        pulled = _Pulled.apply(ctx.chunked, ctx.states, ctx.rows, v, *ctx.params)  # type: ignore[no-untyped-call]
+        pulled = _Pulled.apply(ctx.chunked, ctx.states, ctx.rows, v, *ctx.params)
         return (None, *pulled)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -104,7 +105,7 @@ def local(tensor: Tensor) -> Tensor:
     return part
 
 
-def replicas(tensor: Tensor) -> float | None:
+def replicas(tensor: Any) -> float | None:
     """On how many ranks each entry of a sharded tensor is held; ``None`` for a tensor that is whole on every rank."""
     if not hasattr(tensor, "to_local"):
         return None

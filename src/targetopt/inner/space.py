@@ -7,6 +7,7 @@ together: an inner product is taken part by part and added up over the ranks.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -120,6 +121,7 @@ class Space:
             return list(vector)
         from torch.distributed.tensor import DTensor
 
+        params: list[Any] = self.params
         return [
             part
             if copies is None
@@ -131,5 +133,5 @@ class Space:
                 shape=p.shape,
                 stride=p.stride(),
             )
-            for part, p, copies in zip(vector, self.params, self._replicas, strict=True)
+            for part, p, copies in zip(vector, params, self._replicas, strict=True)
         ]

@@ -59,7 +59,7 @@ def from_probabilities(loss: Callable[[Tensor], Loss] = CrossEntropy) -> Form:
     return _Loss("probabilities", loss, matrix=True)
 
 
-def from_top_k(classes: int) -> Form:
+def from_top_k(classes: int, *, merged: bool = False) -> Form:
     """The teacher returns its k most probable classes (tokens, say) with their log-probabilities.
 
     What is left of the probability is the teacher's mass on all other classes together. The student's
@@ -67,6 +67,8 @@ def from_top_k(classes: int) -> Form:
 
     Args:
         classes: the size of the vocabulary, which is the width of the targets.
+        merged: the targets are those of `targetopt.vocabulary.on_support` instead: the logits of the k classes,
+            and one for all others. The answer reveals a `Merged` loss, whose ``support`` such a forward needs.
 
     Example:
         >>> import math, torch, targetopt as to
@@ -77,7 +79,32 @@ def from_top_k(classes: int) -> Form:
         >>> point.gradients  # the student has 0.25 each; 0.3 belong to the other three
         tensor([[ 0.1500,  0.1500, -0.4500,  0.1500]])
     """
-    return _TopK(classes)
+    return _TopK(classes, merged)
+
+
+class Merged(CrossEntropy):
+    """Cross-entropy over k classes of each example's own and one bucket for all others.
+
+    It is `TailBucket` for targets from which the vocabulary has been merged already
+    (`targetopt.vocabulary.on_support`), and convex in those; L = ½.
+
+    Args:
+        support: the classes, shape ``(n, k)``.
+        probabilities: the teacher's, shape ``(n, k)``, with sums of at most 1; what is left is the tail's.
+
+    Example:
+        >>> loss = Merged(torch.tensor([[7]]), torch.tensor([[0.7]]))
+        >>> loss.gradient(torch.zeros(1, 2))  # p_student − p_teacher
+        tensor([[-0.2000,  0.2000]])
+    """
+
+    def __init__(self, support: Tensor, probabilities: Tensor) -> None:
+        checked = TailBucket(support, probabilities)
+        self.support = checked.best
+        super().__init__(torch.cat([checked.probabilities, checked.tail.unsqueeze(1)], dim=1))
+
+    def rows(self, index: Tensor) -> Merged:
+        return Merged(self.support[index], self.labels[index, :-1])
 
 
 class TailBucket(Loss):
@@ -174,8 +201,9 @@ class _TopK:
     columns: tuple[str, ...] = ("classes", "log_probabilities")
     needs_targets = False
 
-    def __init__(self, classes: int) -> None:
+    def __init__(self, classes: int, merged: bool) -> None:
         self.classes = classes
+        self.merged = merged
 
     def checked(self, columns: Columns, rows: int, asked: Columns) -> Columns:
         best = numbers("classes", columns["classes"], (rows, None))
@@ -196,7 +224,15 @@ class _TopK:
 
     def point(self, columns: Columns, z: Tensor) -> TargetPoint:
         best = tensor(columns["classes"], z)
-        return LossOracle(TailBucket(best, tensor(columns["log_probabilities"], z).exp())).query(z)
+        probabilities = tensor(columns["log_probabilities"], z).exp()
+        if not self.merged:
+            return LossOracle(TailBucket(best, probabilities)).query(z)
+        if z.ndim != 2 or z.shape[1] != best.shape[1] + 1:
+            raise BadAnswer(
+                f"the teacher answered with {best.shape[1]} classes, so merged targets must have {best.shape[1] + 1} "
+                f"columns; got the shape {tuple(z.shape)}. Make them with targetopt.vocabulary.on_support."
+            )
+        return LossOracle(Merged(best.long(), probabilities)).query(z)
 
 
 def _plain(values: Any) -> Any:

@@ -47,7 +47,7 @@ class ProximalLoss(Surrogate):
         return present().mean(self.loss.value(after) - self.loss.value(before)) + pull
 
     def curvature_product(self, z: Tensor, v: Tensor) -> Tensor:
-        return self.loss.curve(self.loss.curvature(z), v) + v / self.eta
+        return self.loss.curve(self.loss.evaluate(z).metric, v) + v / self.eta
 
     def minimiser(self) -> Tensor:
         """There is none in closed form: this is refused, with the way out."""
