@@ -10,6 +10,7 @@ from targetopt.oracle.progress import Progress
 from targetopt.oracle.teachers import TailBucket
 
 CLASSES, K, N = 7, 3, 12
+INNER = to.GradientDescent(step_size=0.1, max_steps=2)
 
 
 def taught(seed=0):
@@ -205,3 +206,41 @@ def test_what_failed_does_not_wait_any_more():
         with pytest.raises(to.TargetoptError):
             oracle.query(torch.arange(6.0))
         assert oracle.progress().rows_waiting == 0
+
+
+def test_an_expert_is_asked_as_a_teacher_and_paid_once(tmp_path):
+    """A run of imitation whose expert is paid for: the numbers of the expert itself, and no state paid twice."""
+    from imitation_parts import PointMass, spring
+    from targetopt import imitation as im
+
+    def run(expert):
+        return im.train(
+            PointMass, expert, rounds=2, states_per_round=30, copies=3, held_out=0,
+            evaluate_every=0, progress=False, rule=to.GradientStep(), inner=INNER,
+        )  # fmt: skip
+
+    near = run(spring)
+    answers = to.teachers.from_labels(to.losses.Squared)
+    for _ in range(2):  # the second time, everything is in the ledger
+        with (
+            to.Ledger(tmp_path / "run.ledger") as ledger,
+            to.RemoteOracle(
+                lambda states: spring(states.numpy()), answers=answers, batch=8, price=0.5,
+                ledger=ledger, budget=to.Budget(rows=60), name="spring",
+            ) as oracle,
+        ):  # fmt: skip
+            far = run(oracle.labels)
+            assert all(
+                torch.equal(a, b)
+                for a, b in zip(far.policy.parameters(), near.policy.parameters(), strict=True)
+            )
+            assert ledger.spent.rows == 60 == far.questions["labels"]
+    assert oracle.progress().rows == 0
+
+
+def test_labels_need_a_teacher_of_labels():
+    with (
+        to.RemoteOracle(lambda z: (z, z)) as oracle,
+        pytest.raises(to.BadArgument, match="from_labels"),
+    ):
+        oracle.labels(torch.ones(3))

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from targetopt.oracle.budget import Budget, exact
 from targetopt.oracle.cache import Cache
-from targetopt.oracle.columns import Columns, as_column, joined, row_digests, taken
+from targetopt.oracle.columns import Column, Columns, as_column, joined, row_digests, taken
 from targetopt.oracle.errors import UnsettledRequests
 from targetopt.oracle.forms import Form, Gradients
 from targetopt.oracle.ledger import Book, Ledger
@@ -151,6 +151,33 @@ class RemoteOracle:
     def query(self, z: Tensor) -> TargetPoint:
         """Ask about the targets alone."""
         return About(self, None, "").query(z)
+
+    def labels(self, inputs: object, *, draw: object = "") -> Column:
+        """The teacher's answers about these examples as they are, for whoever makes their own loss of them.
+
+        The expert of imitation learning is such a teacher: ``to.imitation.train(env, oracle.labels)`` asks it
+        with ledger, budget, retries and, as a `RayOracle`, on many workers.
+
+        Args:
+            inputs: one row per example, as for `about`.
+            draw: as for `about`.
+
+        Example:
+            >>> import numpy as np, targetopt as to
+            >>> answers = to.teachers.from_labels(to.losses.Squared)
+            >>> with to.RemoteOracle(lambda x: -x[:, :1], answers=answers, batch=2) as expert:
+            ...     expert.labels(np.array([[1.0, 5.0], [2.0, 5.0], [3.0, 5.0]]))
+            array([[-1.],
+                   [-2.],
+                   [-3.]])
+        """
+        if self.form.needs_targets or len(self.form.columns) != 1:
+            raise BadArgument(
+                "labels(inputs) needs an oracle that returns one label per example, whatever the targets are: "
+                "answers=to.teachers.from_labels(loss)"
+            )
+        question = Question(self.identity, {"inputs": as_column("inputs", inputs)}, str(draw))
+        return self._ask(question)[self.form.columns[0]]
 
     def _ask(self, question: Question) -> Columns:
         """The whole answer: from the cache, the ledger, and the oracle."""
