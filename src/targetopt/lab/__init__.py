@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # what the table below offers, for type checkers
     from targetopt.lab.spec.methods import METHODS as METHODS
     from targetopt.lab.spec.methods import MethodSpec as MethodSpec
     from targetopt.lab.spec.methods import register as register
+    from targetopt.lab.spec.optimizers import register_optimizer as register_optimizer
     from targetopt.lab.store.directory import Run as Run
     from targetopt.lab.store.directory import Store as Store
     from targetopt.lab.store.directory import modelled_cost as modelled_cost
@@ -37,6 +38,7 @@ __getattr__, __dir__, __all__ = attach(
         "spec.experiment": ["Experiment"],
         "spec.grid": ["expand"],
         "spec.methods": ["METHODS", "MethodSpec", "register"],
+        "spec.optimizers": ["register_optimizer"],
         "store.directory": ["Run", "Store", "modelled_cost"],
         "store.files": ["StoreError"],
     },

@@ -54,6 +54,7 @@ def reproduce(
     jobs: int | None = None,
     executor: str = "local",
     display: Display | None = None,
+    draw: bool = True,
     tell: Callable[[str], None] = lambda text: None,
 ) -> list[Reproduction]:
     """Do what is missing of the figures in ``out``, then judge them and write their reports.
@@ -66,6 +67,7 @@ def reproduce(
         out: the directory of all figures.
         scale: ``"smoke"``, ``"quick"`` or ``"paper"``.
         jobs, executor, display: as in :func:`targetopt.lab.run`.
+        draw: whether reports come with their figures for print, which take most of the time once runs are done.
         tell: told in sentences what is going on.
     """
     plans = assign(wanted, out, scale, tell)
@@ -88,7 +90,7 @@ def reproduce(
         judged = claims.judge_figure(out, name)
         verdicts.write(directory, judged)
         further = oil_pictures.draw(directory, name, tell) if name in oil_claims.CLAIMS else []
-        report.write(directory, further=further)
+        report.write(directory, further=further, figures=draw)
         found.append(Reproduction(name, directory, summary, judged))
     if not any(summary.interrupted for summary in summaries):
         found += [_theory(name, out, scale, tell) for name in wanted if name in THEORY]
