@@ -91,6 +91,7 @@ class SsoUpdate:
             inner=inner,
             schedule=schedule,
             weight_decay=weight_decay,
+            group=None,  # a run is the business of the process that calls it
             warn=False,  # losses grow by nature as the states become harder
         )
         self._inner_optimizer: dict[str, Any] = {}

@@ -126,6 +126,7 @@ class _Sso(_Stepwise):
             schedule=self.schedule,
             weight_decay=setup.weight_decay,
             check_purity=False,  # a linear forward is pure
+            group=None,  # a fit is the business of the process that calls it
             warn=False,  # compiled runs do not look on either
         )
 
