@@ -247,7 +247,7 @@ def test_every_problem_is_described() -> None:
         ("quadratic", {"n": 3}, "n=3 must be at least dimension=20"),
         ("quadratic", {"dimension": 1}, "kappa=100.0 with dimension=1"),
         ("interpolation", {"n": 50, "dimension": 50}, "dimension=50 must exceed n=50"),
-        ("matrix-factorisation", {"rank": 0}, "rank=0 must be a whole number, at least 1"),
+        ("matrix-factorisation", {"rank": 0}, "rank=0 must be a whole number ≥ 1"),
         ("mlp-digits", {"hidden": 2.5}, "hidden=2.5 must be a whole number"),
     ],
 )

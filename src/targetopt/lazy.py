@@ -20,6 +20,7 @@ def attach(
     names: Mapping[str, Sequence[str]],
     modules: Sequence[str] = (),
     extras: Mapping[str, str] = MappingProxyType({}),
+    unlisted: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """The functions ``__getattr__`` and ``__dir__`` of a lazy package, and its ``__all__``.
 
@@ -31,13 +32,15 @@ def attach(
         names: for each module of the package, the objects of it that the package offers.
         modules: modules of the package that it offers whole, under the last part of their names.
         extras: for packages that may be missing, the extra of targetopt that they come with.
+        unlisted: like ``names``, for objects that are found but listed in their own modules only.
 
     Example:
         >>> find, _, public = attach("json", {"decoder": ["JSONDecodeError"]})
         >>> find("JSONDecodeError").__name__, public
         ('JSONDecodeError', ['JSONDecodeError'])
     """
-    homes = {name: module for module, offered in names.items() for name in offered}
+    listed = {name: module for module, offered in names.items() for name in offered}
+    homes = listed | {name: module for module, offered in unlisted.items() for name in offered}
     whole = {module.rpartition(".")[2]: module for module in modules}
 
     def __getattr__(name: str) -> Any:
@@ -63,7 +66,7 @@ def attach(
                 super().__setattr__(name, value)
 
     sys.modules[package].__class__ = Package
-    public = sorted([*homes, *whole])
+    public = sorted([*listed, *whole])
 
     def __dir__() -> list[str]:
         return sorted({*vars(sys.modules[package]), *public})

@@ -152,7 +152,8 @@ class StepReport(Counts):
         surrogate_decrease: q_t(θ_t) − q_t(θ_{t+1}), weight decay included; nan for plain SGD
             steps (``GradientDescent(max_steps=1)``), which do not look where they land.
         stop_reason: why the inner solver stopped: ``"max-steps"``, ``"gradient"``, ``"relative-error"``,
-            ``"price"`` (``max_steps="auto"``: a further step is worth less than an oracle call), ``"decrease"``, ``"line-search"`` (no smaller value to be found), ``"exact"``, or
+            ``"price"`` (``max_steps="auto"``: a further step is worth less than an oracle call),
+            ``"decrease"``, ``"line-search"`` (no smaller value to be found), ``"exact"``, or
             ``"zero-step"`` (η is 0 and nothing moves: a schedule brought it there, and rules
             remember nothing, or `LineSearch` found no step).
         memory: for rules that remember each example: ``"per example"`` when ``index=`` was given,
@@ -261,17 +262,19 @@ def shown(rows: Sequence[Any], most: int = 10) -> str:
 
 
 def checked_whole(owner: str, name: str, value: Any, least: int) -> int:
-    """``value`` as Python's int, refused unless it is a whole number (numpy's too) ``≥ least``."""
+    """``value`` as Python's int, refused unless it is a whole number (numpy's too) ``≥ least``.
+
+    The message begins with the owner, if there is one.
+    """
     if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
-        raise BadArgument(f"{owner}: {name}={value!r} must be a whole number ≥ {least}")
+        whose = f"{owner}: " if owner else ""
+        raise BadArgument(f"{whose}{name}={value!r} must be a whole number ≥ {least}")
     return int(value)
 
 
 def positive_int(name: str, value: int) -> int:
-    """The value of an option that counts something."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise BadArgument(f"{name}={value!r} must be a whole number, at least 1")
-    return value
+    """The value of an option that counts something, numpy's whole numbers included."""
+    return checked_whole("", name, value, 1)
 
 
 def as_number(value: Any) -> float:

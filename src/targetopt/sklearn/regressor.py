@@ -1,0 +1,168 @@
+"""`SSORegressor`: least squares, Huber's loss and Poisson counts."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.base import RegressorMixin
+from sklearn.utils.validation import validate_data
+
+from targetopt.errors import BadArgument
+from targetopt.sklearn.base import LARGEST, Array, LinearSSO, check_number, solvable
+
+if TYPE_CHECKING:
+    from targetopt.losses import Loss
+
+
+class SSORegressor(RegressorMixin, LinearSSO):  # type: ignore[misc]
+    """Linear regression with an L2 penalty: least squares, Huber's loss, or Poisson counts.
+
+    Minimises Σ_i s_i ℓ_i(z_i)/Σ_i s_i + ½ alpha ‖w‖² by SSO's Newton rule on the full batch (see
+    :mod:`targetopt.linear.newton`). There is no learning rate.
+
+    Args:
+        alpha: Penalty on the coefficients. ``Ridge(alpha=a)`` is ``alpha=a/n``, and
+            ``PoissonRegressor(alpha=a)`` is ``alpha=a``.
+        loss: ``"squared"``, ½(z − y)²; ``"huber"``, the same up to ``|z − y| = delta`` and straight
+            beyond; ``"poisson"``, exp(z) − yz for y ≥ 0, predicting exp(z).
+        delta: Where Huber's loss becomes straight, in units of y.
+        fit_intercept: Whether z has an intercept; it is not penalised.
+        tol: Stop when the objective is estimated to be within ``tol`` of its minimum, relatively.
+        max_iter: Most steps; each costs one product with X and one with Xᵀ. A fit that ends here
+            warns with ``ConvergenceWarning``.
+        warm_start: Whether ``fit`` begins at the last coefficients.
+
+    Attributes:
+        coef_: Shape ``(features,)``.
+        intercept_: A number; zero without ``fit_intercept``.
+        n_iter_: Steps made by the last fit.
+
+    Example:
+        >>> model = SSORegressor(alpha=0.0).fit([[0.0], [1.0], [2.0]], [1.0, 3.0, 5.0])
+        >>> model.predict([[3.0]]).round(6)
+        array([7.])
+
+    Reference:
+        Lavington, Vaswani, Babanezhad, Schmidt, Le Roux: "Target-based Surrogates for Stochastic
+        Optimization", ICML 2023, appendix B.1 (SSO-Newton).
+    """
+
+    def __init__(
+        self,
+        alpha: float = 1e-4,
+        *,
+        loss: str = "squared",
+        delta: float = 1.0,
+        fit_intercept: bool = True,
+        tol: float = 1e-8,
+        max_iter: int = 1000,
+        warm_start: bool = False,
+    ) -> None:
+        self.alpha = alpha
+        self.loss = loss
+        self.delta = delta
+        self.fit_intercept = fit_intercept
+        self.tol = tol
+        self.max_iter = max_iter
+        self.warm_start = warm_start
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.positive_only = self.loss == "poisson"
+        return tags
+
+    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+        """Minimise the objective on these rows.
+
+        If it is refused or interrupted, the estimator is what it was before.
+        """
+        start = self._theta() if self.warm_start and hasattr(self, "coef_") else None
+        return self._adopt(self._twin()._learn(X, y, sample_weight, start, None, reset=True))
+
+    def partial_fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+        """Learn from more rows, without the earlier ones.
+
+        The first call is ``fit``. Each later one minimises the new rows' losses and penalty plus
+        ½ Σ_j Λ_j (θ_j − θ_t,j)², where θ_t are the present coefficients and Λ_j the sum, over all
+        rows seen, of the curvature in θ_j: a proximal step whose strength grows with the evidence.
+        ``fit`` then ``partial_fit`` continues from the fit. Λ is diagonal, so the result is near
+        but not equal to a fit on all rows together, nearer for standardised features.
+
+        If it is refused or interrupted, the estimator is what it was before.
+        """
+        first = not hasattr(self, "coef_")
+        start, memory = (None, None) if first else (self._theta(), self._memory)
+        return self._adopt(self._twin()._learn(X, y, sample_weight, start, memory, reset=first))
+
+    def _learn(
+        self,
+        X: Any,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None,
+        start: Array | None,
+        memory: Array | None,
+        reset: bool,
+    ) -> Self:
+        self._check_parameters()
+        X, y = validate_data(
+            self, X, y, accept_sparse="csr", dtype=np.float64, y_numeric=True, reset=reset
+        )
+        weights = self._check_weights(sample_weight, X)
+        if start is not None and start.size != X.shape[1] + bool(self.fit_intercept):
+            start = None
+        unit, loss = self._loss(np.asarray(y, dtype=np.float64))
+        start = start if start is None else start / unit
+        theta = unit * self._solve(solvable(X), loss, (), weights, start, memory)
+        self.coef_ = theta[: X.shape[1]].copy()
+        self.intercept_ = float(theta[-1]) if self.fit_intercept else 0.0
+        return self
+
+    def _loss(self, y: Array) -> tuple[float, Loss]:
+        """The unit in which y and z are counted, and the loss in this unit.
+
+        It is 1 unless the squares of y would leave float64's range. Squared and Huber's loss know no unit:
+        for y/s (and delta/s) the coefficients are those of y, divided by s.
+        """
+        import torch
+
+        from targetopt.losses import Huber, Poisson, Squared
+
+        largest = float(np.abs(y).max())
+        extreme = largest > LARGEST or 0 < largest < 1 / LARGEST
+        unit = 2.0 ** round(math.log2(largest)) if extreme else 1.0
+        if self.loss == "squared":
+            return unit, Squared(torch.from_numpy(y / unit))
+        if self.loss == "huber":
+            check_number("delta", self.delta, "it is a distance in units of y")
+            if self.delta == 0:
+                raise BadArgument("delta=0 would be the absolute loss, which has no curvature")
+            delta = float(self.delta) / unit
+            if not 0 < delta < np.inf:
+                raise BadArgument(
+                    f"delta={self.delta!r} is out of proportion to y, whose largest entry is {largest:.3g}; "
+                    "choose it of the size of the errors to expect"
+                )
+            return unit, Huber(torch.from_numpy(y / unit), delta)
+        if self.loss == "poisson":
+            if (y < 0).any():
+                raise BadArgument(
+                    f"loss='poisson' needs y >= 0; the smallest is {y.min()!r} in row {y.argmin()}"
+                )
+            if largest > LARGEST:
+                raise BadArgument(
+                    f"loss='poisson' takes counts up to {LARGEST:.0e}; y holds {largest:.3g} in row "
+                    f"{y.argmax()}. Count in a larger unit."
+                )
+            return 1.0, Poisson(torch.from_numpy(y))
+        raise BadArgument(f"loss={self.loss!r} must be 'squared', 'huber' or 'poisson'")
+
+    def _theta(self) -> Array:
+        return np.append(self.coef_, self.intercept_) if self.fit_intercept else self.coef_
+
+    def predict(self, X: Any) -> Array:
+        """z for each row, or exp(z) with ``loss="poisson"``."""
+        z = self._margins(X)
+        return np.exp(z) if self.loss == "poisson" else z
