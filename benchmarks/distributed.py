@@ -92,7 +92,7 @@ def language(kind: str) -> dict[str, float]:
     torch.manual_seed(0)
     body, head = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, VOCABULARY, bias=False)
     x = torch.randn(POSITIONS, WIDTH)
-    support = torch.stack([torch.randperm(VOCABULARY)[:BEST] for _ in range(POSITIONS)])
+    support = torch.stack([torch.randperm(VOCABULARY)[:BEST].clone() for _ in range(POSITIONS)])
     p = torch.full(support.shape, 0.9 / BEST)
     params = [*body.parameters(), *head.parameters()]
     opt = to.SSO(params, lr=1.0, inner=to.Armijo(max_steps=1), check_purity=False)

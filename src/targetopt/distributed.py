@@ -404,7 +404,10 @@ def _fingerprint(params: Sequence[Tensor]) -> list[float]:
         found.update(f"{p.dtype} {tuple(p.shape)} ".encode())
         if replicas(p) is None and p.numel():
             bits = local(p).detach().contiguous().reshape(-1)
-            for part in bits.view(_WORDS[bits.element_size()]).split(1 << 17):
+            size = 1 << (
+                17 if bits.device.type == "cpu" else 24
+            )  # what a cache holds, or few waits
+            for part in bits.view(_WORDS[bits.element_size()]).split(size):
                 words = part.to(torch.int64)  # sums and squares run over, which does no harm
                 sums = torch.stack([words.sum(), (words * words).sum()])
                 found.update(bytes(sums.cpu().view(torch.uint8).tolist()))
