@@ -52,7 +52,6 @@ CURVED = ("proximal", "automatic", "bundle")
 """Rules whose surrogate has no minimiser in closed form, on losses that are known."""
 for each in CURVED:
     del CASES[each, "exact"]
-del CASES["majoriser", "exact"]  # nor has a bound with a proximal term (lr = 0.3)
 for each in [inner for rule, inner in CASES if rule == "majoriser"]:
     CASES["majoriser", each] = ["logistic", "squared", "huber"]  # losses with a finite L
 KERNELS = set(registry.rules) - {*CURVED, "trust-region", "polyak", "majoriser"}

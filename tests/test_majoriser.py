@@ -14,7 +14,7 @@ import targetopt as to
 from targetopt.lab import problems
 from targetopt.lab.problems.physics.compliance import ComplianceBound, compliance
 from targetopt.lab.problems.physics.structures import CASES, Structure
-from targetopt.rules.majoriser import Damped
+from targetopt.surrogate import Damped
 
 F64 = torch.float64
 
@@ -157,3 +157,19 @@ def test_a_bound_of_something_else_is_refused(majoriser, message):
         opt.step(lambda: 1 * w, Wrong(majoriser))
     assert torch.equal(w.detach(), torch.ones(3, dtype=F64))
     assert opt.totals.oracle_calls == 0
+
+
+@pytest.mark.parametrize("metric", ["number", "diagonal", "matrix"])
+def test_a_damped_quadratic_is_a_quadratic(metric):
+    g = torch.Generator().manual_seed(0)
+    z, slope, other = torch.randn(3, 5, 2, generator=g, dtype=F64)
+    root = torch.randn(5, 2, 2, generator=g, dtype=F64)
+    metrics = {
+        "number": torch.tensor(2.0, dtype=F64),
+        "diagonal": 1 + z.square(),
+        "matrix": root @ root.mT + torch.eye(2, dtype=F64),
+    }
+    plain = to.Quadratic(z, slope, metrics[metric], torch.tensor(1.0, dtype=F64))
+    torch.testing.assert_close(plain.damped(0.5).value(other), Damped(plain, 0.5).value(other))
+    lowest = plain.damped(0.5).minimiser()
+    torch.testing.assert_close(Damped(plain, 0.5).gradient(lowest), torch.zeros_like(z))

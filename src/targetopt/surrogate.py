@@ -7,7 +7,7 @@ All work in the mean convention of `targetopt.types`: ``value`` is the mean over
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -49,6 +49,10 @@ class Surrogate(ABC):
     @abstractmethod
     def minimiser(self) -> Tensor:
         """The unconstrained minimiser z_{t+½}, where a perfect model would land."""
+
+    def damped(self, eta: float) -> Surrogate:
+        """This surrogate plus (1/2η)‖z − anchor‖²."""
+        return Damped(self, eta)
 
     def regularised_on(self, everything: Tensor) -> Surrogate:
         """The paper's analysis surrogate q̃, with the regulariser on all data, where there is one."""
@@ -106,6 +110,13 @@ class Quadratic(Surrogate):
             step: Tensor = torch.linalg.solve(self.metric, self.linear)
             return self.anchor - step
         return self.anchor - self.linear / self.metric
+
+    def damped(self, eta: float) -> Quadratic:
+        """This surrogate plus (1/2η)‖z − anchor‖², which is a quadratic too."""
+        more = torch.ones_like(self.metric)
+        if self.metric.ndim == self.anchor.ndim + 1:
+            more = torch.eye(self.metric.shape[-1]).to(self.metric)
+        return replace(self, metric=self.metric + more / eta)
 
     def regularised_on(self, everything: Tensor) -> Quadratic:
         """The paper's analysis surrogate q̃ (§4.1.1): gradient on the batch, regulariser on all data.
@@ -180,3 +191,38 @@ class EntropicProximal(Surrogate):
 
     def minimiser(self) -> Tensor:
         return self.log_half_step.exp()
+
+
+@dataclass(frozen=True)
+class Damped(Surrogate):
+    """q(z) + (1/2η)‖z − anchor‖²: a surrogate, held back."""
+
+    inside: Surrogate
+    eta: float
+
+    @property
+    def anchor(self) -> Tensor:  # type: ignore[override]
+        return self.inside.anchor
+
+    def value(self, z: Tensor) -> Tensor:
+        pull = present().mean((z - self.anchor).square())
+        return self.inside.value(z) + pull / (2.0 * self.eta)
+
+    def gradient(self, z: Tensor) -> Tensor:
+        return self.inside.gradient(z) + (z - self.anchor) / self.eta
+
+    def change(self, before: Tensor, after: Tensor, gradient_before: Tensor) -> Tensor:
+        d = after - before
+        away = (before - self.anchor) / self.eta
+        pull = present().mean(d * (0.5 * d / self.eta + away))
+        return self.inside.change(before, after, gradient_before - away) + pull
+
+    def curvature_product(self, z: Tensor, v: Tensor) -> Tensor:
+        return self.inside.curvature_product(z, v) + v / self.eta
+
+    def minimiser(self) -> Tensor:
+        """There is none in closed form: this is refused, with the way out."""
+        raise MissingCapability(
+            f"a {type(self.inside).__name__} with a proximal term has no minimiser in closed form. Use an iterative "
+            "inner solver such as to.LBFGS() instead of to.Exact(), or leave lr= out."
+        )

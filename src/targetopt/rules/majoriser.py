@@ -7,50 +7,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor
 
 from targetopt.rules.base import Proposal, Rule
 from targetopt.surrogate import Surrogate
-from targetopt.types import BadAnswer, MissingCapability, State, TargetPoint
+from targetopt.types import BadAnswer, State, TargetPoint
 from targetopt.world import present
 
 TOUCHES = 2.0 / 3.0
 """A majoriser's value at z_t may be off by ε to this power, relatively: what rounding does to a solver."""
-
-
-@dataclass(frozen=True)
-class Damped(Surrogate):
-    """q(z) + (1/2η)‖z − anchor‖²: a surrogate, held back."""
-
-    inside: Surrogate
-    eta: float
-
-    @property
-    def anchor(self) -> Tensor:  # type: ignore[override]
-        return self.inside.anchor
-
-    def value(self, z: Tensor) -> Tensor:
-        pull = present().mean((z - self.anchor).square())
-        return self.inside.value(z) + pull / (2.0 * self.eta)
-
-    def gradient(self, z: Tensor) -> Tensor:
-        return self.inside.gradient(z) + (z - self.anchor) / self.eta
-
-    def change(self, before: Tensor, after: Tensor, gradient_before: Tensor) -> Tensor:
-        d = after - before
-        away = (before - self.anchor) / self.eta
-        pull = present().mean(d * (0.5 * d / self.eta + away))
-        return self.inside.change(before, after, gradient_before - away) + pull
-
-    def curvature_product(self, z: Tensor, v: Tensor) -> Tensor:
-        return self.inside.curvature_product(z, v) + v / self.eta
-
-    def minimiser(self) -> Tensor:
-        """There is none in closed form: this is refused, with the way out."""
-        raise MissingCapability(
-            "a majoriser with a proximal term has no minimiser in closed form. Use an iterative inner "
-            "solver such as to.LBFGS() instead of to.Exact(), or leave lr= out."
-        )
 
 
 @dataclass(frozen=True)
@@ -92,11 +56,13 @@ class Majoriser(Rule):
         eta = self.resolved(lr, None) * decay
         if eta == math.inf:
             return Proposal(bound, state, eta)
-        return Proposal(Damped(bound, self.representable(eta, point)), state, eta)
+        return Proposal(bound.damped(self.representable(eta, point)), state, eta)
 
     def _check_touching(self, bound: Surrogate, point: TargetPoint) -> None:
         """Refuse a function that is not the loss at z_t: it bounds something else."""
-        if present().size > 1:  # the constant of a bound is the loss of one rank's rows, and decides nothing
+        if (
+            present().size > 1
+        ):  # the constant of a bound is the loss of one rank's rows, and decides nothing
             return
         there, loss = float(bound.value(point.targets)), float(point.loss)
         allowed = torch.finfo(point.targets.dtype).eps ** TOUCHES * (abs(loss) + 1e-300)
