@@ -142,6 +142,16 @@ def by_signal(action: Callable[[], Any], seconds: float) -> Any:
         signal.signal(signal.SIGALRM, kept)
 
 
+def within(error: BaseException, function: Any) -> bool:
+    """Whether it was raised while the function ran: an oracle that has not returned has not answered."""
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code is function.__code__:
+            return True
+        trace = trace.tb_next
+    return False
+
+
 class Answering:
     """An oracle's function that knows whether it has answered, to the line."""
 
