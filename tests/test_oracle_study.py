@@ -48,9 +48,10 @@ def test_a_course_counts_every_question_within_the_budget() -> None:
 
 def test_levels_scores_and_ratios_by_hand() -> None:
     slow, fast = course(11.0, 6.0, 1.9, 1.9), course(11.0, 1.05, 1.0, 1.0)
-    goals = levels([slow, fast])
-    np.testing.assert_allclose(goals, [2.0, 1.1, 1.01])
     budget = 4
+    goals = levels([slow, fast], 2 * budget)
+    np.testing.assert_allclose(goals, [2.0, 1.1, 1.01])
+    np.testing.assert_allclose(levels([slow, fast], budget)[0], 1.05 + 0.1 * 9.95)
     assert score(fast, goals, budget)[0] == pytest.approx(np.log([2, 2, 3]).mean())
     assert score(slow, goals, budget)[0] == pytest.approx(np.log([3, 8, 8]).mean())
     assert score(None, goals, budget) > score(slow, goals, budget)
@@ -200,6 +201,7 @@ def made(
             [[c] * 3 for c in calls],
             [[0.1] * 3 for _ in calls],
             [1.0] * 3,
+            [(100.0, 2.0)] * 3,
             {"done": 3},
         )
 

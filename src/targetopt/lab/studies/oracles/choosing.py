@@ -100,7 +100,7 @@ def judge(
     totals: dict[tuple[str, float], list[tuple[float, float]]] = {key: [] for key in courses}
     for seed in range(seeds):
         ended = [each[seed] for each in courses.values() if each[seed] is not None]
-        goals = levels([course for course in ended if course is not None])
+        goals = levels([course for course in ended if course is not None], budget)
         for key, each in courses.items():
             totals[key].append(score(each[seed], goals, budget))
     for search in searches:

@@ -9,7 +9,7 @@ from targetopt.lab.statistics.verdicts import Judgement, Verdict
 from targetopt.lab.studies.oracles.findings import TaskFindings
 from targetopt.lab.studies.oracles.measures import SHARES, middle
 
-TEST = "ratio of median calls over seeds to levels that are 0.1, 0.01 and 0.001 of the way from the best value"
+TEST = "ratio of median calls over seeds to levels 0.1, 0.01 and 0.001 of the way from the best value to the start"
 NEARLY = 0.95
 """A ratio this near to 1 is no difference."""
 

@@ -40,6 +40,7 @@ class Found:
         calls: for each level and seed the calls to reach it; infinite where it was not reached.
         beside: the seconds beside the oracle until then.
         lowest: for each seed the lowest loss within the budget.
+        spent: for each seed all calls within the budget, and the seconds besides.
         statuses: how the runs ended.
     """
 
@@ -49,6 +50,7 @@ class Found:
     calls: list[list[float]]
     beside: list[list[float]]
     lowest: list[float]
+    spent: list[tuple[float, float]]
     statuses: dict[str, int]
 
     def median_calls(self, level: int) -> float:
@@ -57,10 +59,16 @@ class Found:
     def median_beside(self, level: int) -> float:
         return middle(self.beside[level])
 
+    def cost(self, level: int) -> tuple[float, float]:
+        """Median calls and seconds besides to a level; where it was not reached, all that was spent: it costs more."""
+        if math.isfinite(self.median_calls(level)):
+            return self.median_calls(level), self.median_beside(level)
+        return middle([pair[0] for pair in self.spent]), middle([pair[1] for pair in self.spent])
+
     def seconds(self, level: int, price: float) -> float:
-        """The median over seeds of calls · price + the seconds besides."""
-        costs = [c * price + b for c, b in zip(self.calls[level], self.beside[level], strict=True)]
-        return middle(costs)
+        """What a level costs at a price: calls · price + the seconds besides; or more, see `cost`."""
+        calls, beside = self.cost(level)
+        return calls * price + beside
 
 
 @dataclass(frozen=True)
@@ -113,17 +121,15 @@ class TaskFindings:
     def break_even(self, *roles: str) -> float:
         """The price of a call above which the default is cheaper than every arm of these roles."""
         own = (self.own.median_calls(MIDDLE), self.own.median_beside(MIDDLE))
-        rivals = [(arm.median_calls(MIDDLE), arm.median_beside(MIDDLE)) for arm in self.of(*roles)]
+        rivals = [arm.cost(MIDDLE) for arm in self.of(*roles)]
         return max((break_even(own, rival) for rival in rivals), default=math.nan)
 
     def price_ratio(self, price: float, *roles: str) -> float:
         """Seconds of the cheapest of these roles over seconds of the default, at a price."""
         costs = [arm.seconds(MIDDLE, price) for arm in self.of(*roles)]
-        own = self.own.seconds(MIDDLE, price)
-        best = min(costs, default=math.inf)
-        if math.isinf(own) or math.isinf(best):
+        if not costs or math.isinf(self.own.median_calls(MIDDLE)):
             return math.nan
-        return best / own
+        return min(costs) / self.own.seconds(MIDDLE, price)
 
     def record(self) -> dict[str, Any]:
         """Plain JSON, in which infinities are null."""
@@ -193,7 +199,7 @@ def _task(task: Task, scale: Scale, directory: Path) -> TaskFindings | None:
     goals = []
     for seed in seeds:
         ended = [each[seed] for each in courses.values()]
-        goals.append(levels([course for course in ended if course is not None]))
+        goals.append(levels([course for course in ended if course is not None], entry.budget))
     chosen = _chosen(directory)
     arms = [
         _arm(arm, courses[arm.label], goals, by_arm[arm.label], chosen.get(arm.label))
@@ -245,5 +251,9 @@ def _arm(
         [[pair[0] for pair in level] for level in spent],
         [[pair[1] for pair in level] for level in spent],
         [math.inf if course is None else float(course.lowest[-1]) for course in courses],
+        [
+            (0.0, 0.0) if course is None else (float(course.calls[-1]), float(course.beside[-1]))
+            for course in courses
+        ],
         statuses,
     )

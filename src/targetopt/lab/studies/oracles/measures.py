@@ -46,6 +46,10 @@ class Course:
         beside = np.maximum(np.asarray(columns["wall_time"], dtype=float) - spent, 0.0)
         return cls(calls[within], lowest, beside[within])
 
+    def lowest_within(self, calls: float) -> float:
+        """The lowest loss after so many calls, or after the first one."""
+        return float(self.lowest[max(int((self.calls <= calls).sum()) - 1, 0)])
+
     def reached(self, level: float) -> tuple[float, float]:
         """Calls and seconds besides when the level was first reached; infinite if it never was.
 
@@ -59,16 +63,18 @@ class Course:
         return float(self.calls[places[0]]), float(self.beside[places[0]])
 
 
-def levels(courses: Sequence[Course]) -> Array:
-    """The three levels of one problem and seed: f + share · (f₀ − f), with f the best that anybody found.
+def levels(courses: Sequence[Course], budget: int) -> Array:
+    """The three levels of one problem and seed: f + share · (f₀ − f), with f the best within half of the budget.
+
+    Half of it, so that whoever found it leaves others at least as many calls again to get there.
 
     Reference: Moré, Wild, *Benchmarking derivative-free optimization algorithms*, 2009, eq. 2.2.
 
-    >>> quick = Course(np.array([1.0, 2.0]), np.array([11.0, 1.0]), np.zeros(2))
-    >>> levels([quick])
+    >>> quick = Course(np.array([1.0, 2.0, 3.0]), np.array([11.0, 1.0, 0.0]), np.zeros(3))
+    >>> levels([quick], budget=4)
     array([2.  , 1.1 , 1.01])
     """
-    best = min(float(course.lowest[-1]) for course in courses)
+    best = min(course.lowest_within(budget / 2) for course in courses)
     start = max(float(course.lowest[0]) for course in courses)
     return best + np.array(SHARES) * (start - best)
 

@@ -57,8 +57,8 @@ def text(scale: str, found: Sequence[TaskFindings], judged: Sequence[Verdict]) -
         _lost(found),
         "## Calls to three levels",
         "Median calls over seeds until the loss was within 0.1, 0.01 and 0.001 of the way from the best value that any "
-        "method found to the start (Moré and Wild, 2009). A dash means that more than half of the seeds did not get "
-        "there within the budget. Every question counts, the trials of line-searches included.",
+        "method found in half of the budget to the start (Moré and Wild, 2009). A dash means that more than half of "
+        "the seeds did not get there within the budget. Every question counts, the trials of line-searches included.",
         *(_table(task) for task in found),
         "## What a price changes",
         "![Time of the best rival over time of SSO by the price of a call](prices.png)",
@@ -164,7 +164,8 @@ def _table(task: TaskFindings) -> str:
 def _price_table(found: Sequence[TaskFindings]) -> str:
     rows = [
         "The time of the cheapest rival over that of SSO to level 0.01, with the measured time beside the calls, and "
-        "the price above which SSO is the cheapest (∞: it never is; 0: it always is).\n",
+        "the price above which SSO is the cheapest (∞: it never is; 0: it always is). A rival that did not get there "
+        "counts with all that it spent, which is less than it would need.\n",
         "| problem | " + " | ".join(f"{price:g} s" for price in PRICES) + " | break-even, s |",
         "|---|" + "---:|" * (len(PRICES) + 1),
     ]

@@ -110,6 +110,7 @@ def _prices(found: Sequence[TaskFindings], path: Path) -> Path:
             ax.plot(
                 PRICES, y, color=colour, marker="o", markersize=2.5, linewidth=0.9, label=task.title
             )
+        ax.set_xlim(PRICES[0] / 1.3, PRICES[-1] * 1.3)
         ax.legend(fontsize=5, loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
         box = ax.get_position()
         ax.set_position([box.x0, box.y0, box.width * 0.66, box.height])

@@ -43,7 +43,9 @@ class Extent:
 
 EVERYBODY = frozenset({"default", "rule", "ablation", "rival", "trick"})
 EXTENTS: Mapping[str, Extent] = {
-    "smoke": Extent(seeds=1, tuning_seeds=1, tried=2, roles=EVERYBODY - {"ablation", "rule"}, price=100.0),
+    "smoke": Extent(
+        seeds=1, tuning_seeds=1, tried=2, roles=EVERYBODY - {"ablation", "rule"}, price=100.0
+    ),
     "quick": Extent(seeds=3, tuning_seeds=1, tried=None, roles=EVERYBODY - {"rule"}),
     "full": Extent(seeds=10, tuning_seeds=2, tried=None, roles=EVERYBODY),
 }
