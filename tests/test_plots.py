@@ -16,18 +16,11 @@ from hypothesis import strategies as st
 from matplotlib import image
 
 from report_directory import HOSTILE, PROBLEMS, add_rows
+from targetopt import registry
 from targetopt.lab.report import lines, multiples, palette, plots
 from targetopt.lab.store.directory import Store
 
-RULES = (
-    "gradient-step",
-    "line-search",
-    "adagrad",
-    "adagrad-norm",
-    "newton",
-    "mirror-descent",
-    "ftrl",
-)
+RULES = tuple(registry.rules)
 BASELINES = ("sgd", "sls", "adam", "adagrad", "adagrad-norm", "svrg")
 STEPS = (1, 10, 20, 100, 1000)
 INNER = ("adam", "lbfgs", "gauss-newton")

@@ -173,7 +173,7 @@ def test_small_multiples_are_problems_by_batch_sizes(open_page: Open, grid: Path
     assert titles == ["batch 25", "full batch"] * 2
     page.locator("#rows").select_option("rules")
     rules = page.locator("#multiples h4").all_inner_texts()
-    assert rules == ["SSO gradient step", "SSO line search"]
+    assert rules == ["SSO", "SSO-SLS"]
     counts = page.locator("#multiples svg").evaluate_all(
         "all => all.map(s => s.querySelectorAll('.line').length)"
     )

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from targetopt import losses as _losses
@@ -49,7 +50,8 @@ class Entry(Generic[T]):
         item: the thing itself: a rule, a loss's class, a function that makes an inner solver or schedule.
         title: what legends and tables call it.
         about: one line that says what it is, for listings.
-        colour: its colour in figures, as matplotlib takes it; None lets the figure choose.
+        colour: its colour in figures, as CSS writes it, ``oklch(0.5 0.16 322)`` or ``#b0559c``; lightness then
+            follows the number of inner steps. None takes one from the name.
     """
 
     name: str
@@ -147,7 +149,7 @@ def register_rule(
         name: what is typed.
         rule: the rule itself; rules are pure, so one serves all runs.
         title: what legends call SSO with it; ``SSO-name`` if left out.
-        colour: its colour in figures, if it is to have one of its own.
+        colour: its colour in figures as CSS writes it, if it is to have one of its own.
 
     Example:
         >>> import targetopt as to
@@ -168,7 +170,7 @@ def _adam(max_steps: int, step_size: float | None) -> Inner:
     import torch
 
     lr = 1e-3 if step_size is None else step_size
-    return Torch(lambda params: torch.optim.Adam(params, lr=lr), max_steps=max_steps)
+    return Torch(partial(torch.optim.Adam, lr=lr), max_steps=max_steps)
 
 
 def _descent(max_steps: int, step_size: float | None) -> Inner:
@@ -177,12 +179,12 @@ def _descent(max_steps: int, step_size: float | None) -> Inner:
     return GradientDescent(step_size=step_size, max_steps=max_steps)
 
 
-rules.register("gradient-step", GradientStep(), title="SSO")
-rules.register("line-search", LineSearch(), title="SSO-SLS")
-rules.register("adagrad", AdaGrad(), title="SSO-AdaGrad")
-rules.register("adagrad-norm", AdaGradNorm(), title="SSO-AdaGradNorm")
-rules.register("newton", Newton(), title="SSO-Newton")
-rules.register("ftrl", FTRL(), title="SSO-FTRL")
+rules.register("gradient-step", GradientStep(), title="SSO", colour="oklch(0.53 0.14 247)")
+rules.register("line-search", LineSearch(), title="SSO-SLS", colour="oklch(0.6 0.17 42)")
+rules.register("adagrad", AdaGrad(), title="SSO-AdaGrad", colour="oklch(0.6 0.12 165)")
+rules.register("adagrad-norm", AdaGradNorm(), title="SSO-AdaGradNorm", colour="oklch(0.6 0.12 140)")
+rules.register("newton", Newton(), title="SSO-Newton", colour="oklch(0.5 0.16 322)")
+rules.register("ftrl", FTRL(), title="SSO-FTRL", colour="oklch(0.6 0.12 100)")
 rules.register("trust-region", TrustRegion(), title="SSO-TrustRegion")
 rules.register("polyak", Polyak(), title="SSO-Polyak")
 rules.register("automatic", Automatic(), title="SSO-Automatic")

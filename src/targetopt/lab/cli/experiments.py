@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Container
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated
 
 import typer
 from rich.console import Group, RenderableType
@@ -190,7 +190,7 @@ def _problem_table(oracle: bool) -> Table:
 def _method_table() -> Group:
     from targetopt import registry
     from targetopt.lab.run import imitation as imitation  # its methods are registered
-    from targetopt.lab.spec.methods import METHODS, InnerName, MethodSpec, ScheduleName
+    from targetopt.lab.spec.methods import METHODS, MethodSpec
 
     def options(method: type[MethodSpec], besides: Container[str] = ()) -> str:
         known = method.options().items()
@@ -202,8 +202,8 @@ def _method_table() -> Group:
     choices = {
         "every method": options(MethodSpec),
         "rule": ", ".join(registry.rules),
-        "inner": ", ".join(get_args(InnerName)),
-        "schedule": ", ".join(get_args(ScheduleName)),
+        "inner": ", ".join(registry.inner),
+        "schedule": ", ".join(registry.schedules),
     }
     return Group(table, "", *(f" {what}: {known}" for what, known in choices.items()))
 

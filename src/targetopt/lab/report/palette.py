@@ -7,7 +7,8 @@ A look is a function of the method alone, never of which other methods are on th
 * baselines are dashed and SSO is solid; a step-size schedule breaks the solid line with dots;
 * an inner solver other than Armijo's moves the hue a little and leaves gaps in the line, and so does a
   step size of SSO's that is not the theoretical one;
-* anything this table does not know is given a hue, a dash and a marker by a hash of its name.
+* what has no colour in `targetopt.registry` or in its `MethodSpec` is given one by a hash of its name, and a
+  baseline that nobody knows a dash and a marker too.
 
 The main hues follow Okabe and Ito's palette, with lightness moved so that every line keeps a contrast
 of at least 3 to the page it is drawn on; dash and marker are the second channel. Colours are written in
@@ -25,6 +26,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
+
+from targetopt import registry
+from targetopt.lab.spec.methods import METHODS
 
 Dash = tuple[float, ...]
 Json = Mapping[str, Any]
@@ -56,26 +60,34 @@ class _Family:
     lightness: float  # of a baseline on a light page
     marker: str = "circle"
 
+    @classmethod
+    def of(cls, colour: str, marker: str = "circle") -> _Family:
+        lightness, chroma, hue = _read(colour)
+        return cls(chroma, hue, lightness, marker)
+
 
 # Baselines wear the hue of the SSO rule that does the same thing in target space; SGD, which everything
 # is compared with, is black on white and white on black.
-_BASELINES: dict[str, _Family] = {
-    "sgd": _Family(0.0, 0.0, 0.22, "circle"),
-    "sls": _Family(0.15, 72.0, 0.66, "square"),
-    "adam": _Family(0.14, 346.0, 0.58, "triangle"),
-    "adagrad": _Family(0.12, 165.0, 0.50, "diamond"),
-    "adagradnorm": _Family(0.12, 135.0, 0.62, "down"),
-    "svrg": _Family(0.06, 80.0, 0.42, "plus"),
-}
-_RULES: dict[str, _Family] = {
-    "gradientstep": _Family(0.14, 247.0, 0.53),
-    "linesearch": _Family(0.17, 42.0, 0.60),
-    "adagrad": _Family(0.12, 165.0, 0.60),
-    "adagradnorm": _Family(0.12, 140.0, 0.60),
-    "newton": _Family(0.16, 322.0, 0.50),
-    "mirrordescent": _Family(0.11, 215.0, 0.60),
-    "ftrl": _Family(0.12, 100.0, 0.60),
-}
+def _baseline(name: str) -> _Family | None:
+    found = {_plain(known): method for known, method in METHODS.items()}.get(name)
+    return None if found is None or found.colour is None else _Family.of(found.colour, found.marker)
+
+
+def _rule(name: str) -> _Family:
+    colour = next((e.colour for known, e in registry.rules.items() if _plain(known) == name), None)
+    return _hashed(name) if colour is None else _Family.of(colour)
+
+
+def rule_title(rule: str) -> str:
+    """What figures call SSO with a rule, given as :func:`rule_of` gives it.
+
+    >>> rule_title("newton"), rule_title("somebodys")
+    ('SSO-Newton', 'SSO somebodys')
+    """
+    known = (entry.title for name, entry in registry.rules.items() if _plain(name) == rule)
+    return next(known, f"SSO {rule}")
+
+
 _INNER: dict[str, tuple[float, Dash]] = {
     "adam": (45.0, (11.0, 2.0)),
     "lbfgs": (-50.0, (11.0, 2.0, 3.0, 2.0)),
@@ -108,23 +120,23 @@ def style(method: Json) -> Style:
     name = _plain(str(method.get("name", "")))
     rule = rule_of(method)
     if rule is not None:
-        family = _RULES.get(rule) or _hashed(rule)
+        family = _rule(rule)
         usual = (0.0, SOLID) if method.get("lr", "theory") == "theory" else _OWN_STEP
         shift, dash = _INNER.get(_plain(str(method.get("inner", ""))), usual)
         return _ladder(method, family.chroma, family.hue + shift, _schedule_dash(method) or dash)
     if name in _REPEATED:
         base, dash = _REPEATED[name]
-        return _ladder(method, _BASELINES[base].chroma, _BASELINES[base].hue, dash)
-    family = _BASELINES.get(name) or _hashed(name)
+        family = _baseline(base) or _hashed(base)
+        return _ladder(method, family.chroma, family.hue, dash)
+    known = _baseline(name)
+    family = known or _hashed(name)
     neutral = family.chroma == 0.0
     return Style(
         light=oklch(family.lightness, family.chroma, family.hue),
         dark=oklch(
             0.95 if neutral else max(family.lightness + 0.13, 0.6), family.chroma, family.hue
         ),
-        dash=DASHED
-        if name in _BASELINES
-        else _digest_choice(name, (DASHED, (2.0, 2.0), (10.0, 3.0))),
+        dash=DASHED if known else _digest_choice(name, (DASHED, (2.0, 2.0), (10.0, 3.0))),
         marker=family.marker,
     )
 
@@ -219,6 +231,34 @@ def oklch(lightness: float, chroma: float, hue: float) -> str:
                 f"{round(255 * _gamma(min(max(c, 0.0), 1.0))):02x}" for c in linear
             )
         chroma *= 0.97
+
+
+def _read(colour: str) -> tuple[float, float, float]:
+    """Lightness, chroma and hue of a colour as CSS writes it.
+
+    >>> _read("oklch(0.5 0.16 322)"), [round(part, 3) for part in _read("#ff0000")]
+    ((0.5, 0.16, 322.0), [0.628, 0.258, 29.234])
+    """
+    if colour.startswith("oklch("):
+        lightness, chroma, hue = map(float, colour[len("oklch(") : -1].split())
+        return lightness, chroma, hue
+    red, green, blue = (_linear(int(colour[i : i + 2], 16) / 255) for i in (1, 3, 5))
+    long, medium, short = (
+        math.cbrt(a * red + b * green + c * blue)
+        for a, b, c in (
+            (0.4122214708, 0.5363325363, 0.0514459929),
+            (0.2119034982, 0.6806995451, 0.1073969566),
+            (0.0883024619, 0.2817188376, 0.6299787005),
+        )
+    )
+    lightness = 0.2104542553 * long + 0.7936177850 * medium - 0.0040720468 * short
+    a = 1.9779984951 * long - 2.4285922050 * medium + 0.4505937099 * short
+    b = 0.0259040371 * long + 0.7827717662 * medium - 0.8086757660 * short
+    return lightness, math.hypot(a, b), math.degrees(math.atan2(b, a)) % 360.0
+
+
+def _linear(c: float) -> float:
+    return c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4
 
 
 def _gamma(c: float) -> float:

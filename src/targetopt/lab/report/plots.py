@@ -21,6 +21,7 @@ from targetopt.lab.report.lines import (
     level,
 )
 from targetopt.lab.report.multiples import Entry, Painter, Place
+from targetopt.lab.report.palette import rule_title
 from targetopt.lab.statistics.profiles import profile
 from targetopt.lab.store.files import explained
 
@@ -30,16 +31,6 @@ AXIS_TITLES = {
     "epoch": "epochs",
     "wall_time": "wall time (s)",
 }
-RULE_TITLES = {
-    "gradientstep": "gradient step",
-    "linesearch": "line search",
-    "adagrad": "AdaGrad",
-    "adagradnorm": "AdaGrad-Norm",
-    "newton": "Newton",
-    "mirrordescent": "mirror descent",
-    "ftrl": "FTRL",
-}
-
 
 PRICES = (1.0, 10.0, 100.0, 1000.0)
 """Oracle costs τ for which curves are drawn against the modelled cost."""
@@ -237,10 +228,7 @@ def rules(results: Results) -> list[tuple[str, list[int]]]:
     """Target-space rules, each with the methods shown beside it: its SSO variants, all baselines."""
     main = [(i, results.methods[i].rule) for i in next(iter(results.figures.values()))]
     names = dict.fromkeys(rule for _, rule in main if rule is not None)
-    return [
-        (f"SSO {RULE_TITLES.get(name, name)}", [i for i, rule in main if rule in (None, name)])
-        for name in names
-    ]
+    return [(rule_title(name), [i for i, rule in main if rule in (None, name)]) for name in names]
 
 
 def axis_title(axis: str, tau: float) -> str:

@@ -4,14 +4,12 @@ A new method is one subclass of `MethodSpec` with the decorator :func:`register`
 have it.
 """
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 from torch import nn
 
 from targetopt import inner as solvers
@@ -20,6 +18,16 @@ from targetopt.baselines import SLS, SVRG, AdaGradNorm, theoretical_step
 from targetopt.baselines.sls import Search
 from targetopt.lab.problems import Problem
 from targetopt.lab.problems.base import BatchSize
+from targetopt.lab.spec.options import (
+    Fraction,
+    InnerName,
+    Positive,
+    ProblemOrNumber,
+    RuleName,
+    ScheduleName,
+    TheoryOrNumber,
+    theory_factor,
+)
 from targetopt.lab.spec.trainers import (
     GradientTrainer,
     Rows,
@@ -30,45 +38,6 @@ from targetopt.lab.spec.trainers import (
 )
 from targetopt.linear import baselines as compiled
 from targetopt.optim import SSO
-
-
-def _known_rule(value: str) -> str:
-    if value in registry.rules:
-        return value
-    *others, last = (repr(name) for name in registry.rules)
-    raise ValueError(f"must be {', '.join(others)} or {last}")
-
-
-RuleName = Annotated[str, AfterValidator(_known_rule)]
-"""A rule by its name in `targetopt.registry`, where plugins add their own."""
-InnerName = Literal["armijo", "gradient-descent", "adam", "lbfgs", "gauss-newton", "exact"]
-ScheduleName = Literal["constant", "inverse-sqrt", "exponential"]
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _step(value: Any) -> float | str:
-    if _is_number(value) and 0 < value < float("inf"):
-        return float(value)
-    multiple = re.fullmatch(r"theory(?:([*/])(\d+\.?\d*))?", str(value).replace(" ", ""))
-    if multiple is not None and float(multiple[2] or 1.0) > 0:
-        number = float(multiple[2] or 1.0)
-        return "theory" if number == 1.0 else f"theory{multiple[1]}{number:g}"
-    raise ValueError("must be 'theory', a multiple ('theory*4', 'theory/4') or a finite number > 0")
-
-
-def _decay(value: Any) -> float | str:
-    if value == "problem" or (_is_number(value) and 0 <= value < float("inf")):
-        return value if isinstance(value, str) else float(value)
-    raise ValueError("must be 'problem' or a finite number ≥ 0")
-
-
-TheoryOrNumber = Annotated[float | str, BeforeValidator(_step)]
-ProblemOrNumber = Annotated[Literal["problem"] | float, BeforeValidator(_decay)]
-Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
-Fraction = Annotated[float, Field(gt=0.0, lt=1.0)]
 
 
 @dataclass(frozen=True)
@@ -94,6 +63,9 @@ class MethodSpec(BaseModel):
     name: ClassVar[str]
     title: ClassVar[str]
     about: ClassVar[str]
+    colour: ClassVar[str | None] = None
+    """In figures, as CSS writes it; None takes one from the name."""
+    marker: ClassVar[str] = "circle"
 
     schedule: ScheduleName = "constant"
     weight_decay: ProblemOrNumber = "problem"
@@ -146,9 +118,7 @@ class MethodSpec(BaseModel):
         return self.schedule == "exponential"
 
     def make_schedule(self, total_steps: int) -> schedules.Schedule:
-        if self.schedule == "exponential":
-            return schedules.exponential(total_steps)
-        return schedules.inverse_sqrt() if self.schedule == "inverse-sqrt" else schedules.constant()
+        return registry.schedules[self.schedule].item(total_steps)
 
     @property
     def steps_per_round(self) -> int:
@@ -164,18 +134,6 @@ class MethodSpec(BaseModel):
     def on_linear(self, problem: Problem, batch_size: BatchSize) -> OnLinear | None:
         """The method in the compiled driver; None if it has no kernel there."""
         return None
-
-
-def theory_factor(lr: float | str) -> float | None:
-    """The multiple of the theoretical step that ``lr`` stands for; None for a plain number.
-
-    >>> theory_factor("theory"), theory_factor("theory*4"), theory_factor("theory/4")
-    (1.0, 4.0, 0.25)
-    """
-    if not isinstance(lr, str):
-        return None
-    factor = float(lr[len("theory*") :] or 1.0)
-    return 1.0 / factor if "/" in lr else factor
 
 
 METHODS: dict[str, type[MethodSpec]] = {}
@@ -205,20 +163,19 @@ class Sso(MethodSpec):
     step_size: Positive | None = None
 
     def label(self) -> str:
-        count = [] if self.inner == "exact" else [f"m={self.max_steps}"]
+        count = [f"m={self.max_steps}"] if registry.inner[self.inner].item.iterates else []
         return " ".join(
             [registry.rules[self.rule].title, *count, *self._unusual(hidden=("rule", "m"))]
         )
 
     def conflicts(self) -> list[tuple[str, str]]:
-        found = []
-        if self.inner == "exact" and "max_steps" in self.model_fields_set:
-            found.append(
-                ("m", "inner = 'exact' solves the surrogate at once and has no m; remove m")
-            )
-        if self.inner == "gradient-descent" and self.step_size is None:
-            found.append(("inner", "'gradient-descent' needs step_size, a number above 0"))
-        if self.inner not in ("gradient-descent", "adam") and self.step_size is not None:
+        found, inner = [], registry.inner[self.inner].item
+        if not inner.iterates and "max_steps" in self.model_fields_set:
+            why = f"inner = {self.inner!r} solves the surrogate at once and has no m; remove m"
+            found.append(("m", why))
+        if inner.step_size == "required" and self.step_size is None:
+            found.append(("inner", f"{self.inner!r} needs step_size, a number above 0"))
+        if inner.step_size == "none" and self.step_size is not None:
             why = f"inner = {self.inner!r} finds its own step; remove step_size"
             found.append(("step_size", why))
         if not self._steps_by_smoothness and theory_factor(self.lr) not in (None, 1.0):
@@ -265,18 +222,7 @@ class Sso(MethodSpec):
         return registry.rules[self.rule].item
 
     def make_inner(self) -> solvers.Inner:
-        if self.inner == "gradient-descent":
-            assert self.step_size is not None
-            return solvers.GradientDescent(step_size=self.step_size, max_steps=self.max_steps)
-        if self.inner == "exact":
-            return solvers.Exact()
-        if self.inner == "adam":
-            lr = 1e-3 if self.step_size is None else self.step_size
-            return solvers.Torch(partial(torch.optim.Adam, lr=lr), max_steps=self.max_steps)
-        if self.inner == "gauss-newton":
-            return solvers.GaussNewton(max_steps=self.max_steps)
-        solver = solvers.LBFGS if self.inner == "lbfgs" else solvers.Armijo
-        return solver(max_steps=self.max_steps)
+        return registry.inner[self.inner].item.make(self.max_steps, self.step_size)
 
     def trainer(
         self, problem: Problem, model: nn.Module, total_steps: int, batch_size: BatchSize
@@ -327,6 +273,7 @@ class Sgd(_WithTheory):
     name = "sgd"
     title = "SGD"
     about = "stochastic gradient descent (torch)"
+    colour = "oklch(0.22 0 0)"
 
     def trainer(
         self, problem: Problem, model: nn.Module, total_steps: int, batch_size: BatchSize
@@ -348,6 +295,8 @@ class Svrg(_WithTheory):
     name = "svrg"
     title = "SVRG"
     about = "variance-reduced SGD, a full gradient per epoch"
+    colour = "oklch(0.42 0.06 80)"
+    marker = "plus"
 
     def trainer(
         self, problem: Problem, model: nn.Module, total_steps: int, batch_size: BatchSize
@@ -374,6 +323,8 @@ class Sls(MethodSpec):
     name = "sls"
     title = "SLS"
     about = "SGD with an Armijo line-search on each batch"
+    colour = "oklch(0.66 0.15 72)"
+    marker = "square"
 
     lr: Positive = 1.0
     c: Fraction = Search.c
@@ -433,6 +384,8 @@ class Adam(_Adaptive):
     name = "adam"
     title = "Adam"
     about = "Adam (torch)"
+    colour = "oklch(0.58 0.14 346)"
+    marker = "triangle"
     optimiser = torch.optim.Adam
     baseline = compiled.Adam
     lr: Positive = 1e-3
@@ -445,6 +398,8 @@ class Adagrad(_Adaptive):
     name = "adagrad"
     title = "Adagrad"
     about = "Adagrad, a step size per coordinate (torch)"
+    colour = "oklch(0.5 0.12 165)"
+    marker = "diamond"
     optimiser = torch.optim.Adagrad
     baseline = compiled.Adagrad
     lr: Positive = 1e-2
@@ -457,6 +412,8 @@ class AdagradNorm(_Adaptive):
     name = "adagrad-norm"
     title = "AdaGradNorm"
     about = "Adagrad with one step size for all coordinates"
+    colour = "oklch(0.62 0.12 135)"
+    marker = "down"
     optimiser = AdaGradNorm
     baseline = compiled.AdaGradNorm
     lr: Positive = 1.0

@@ -17,7 +17,8 @@ from targetopt.baselines import SLS
 from targetopt.lab.problems import Problem
 from targetopt.lab.problems.base import BatchSize
 from targetopt.lab.problems.states import check_keys, check_tensor
-from targetopt.lab.spec.methods import Fraction, MethodSpec, Positive, Sls, register
+from targetopt.lab.spec.methods import MethodSpec, Sls, register
+from targetopt.lab.spec.options import Fraction, Positive
 from targetopt.lab.spec.trainers import (
     BaselineTrainer,
     GradientTrainer,

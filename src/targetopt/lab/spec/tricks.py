@@ -17,7 +17,8 @@ from targetopt.lab.problems.base import BatchSize
 from targetopt.lab.problems.decisions.problem import DecisionProblem
 from targetopt.lab.problems.digits.attacks import RobustDigits
 from targetopt.lab.problems.states import check_tensor
-from targetopt.lab.spec.methods import MethodSpec, Positive, register
+from targetopt.lab.spec.methods import MethodSpec, register
+from targetopt.lab.spec.options import Positive
 from targetopt.lab.spec.trainers import BaselineTrainer, Rows, Trainer
 from targetopt.losses import CrossEntropy
 from targetopt.schedules import Schedule
