@@ -33,6 +33,11 @@ class Natural(to.GradientStep):
     natural_lr = 1.0
 
 
+@dataclass(frozen=True)
+class OwnMemory(to.Memory):
+    """A subclass, which runs step by step."""
+
+
 @pytest.fixture(autouse=True)
 def forgotten() -> Iterator[None]:
     """What a test registers is gone after it (the example's rules stay, as its module does)."""
@@ -60,6 +65,13 @@ def test_a_registered_rule_takes_the_steps_of_its_own_code(tmp_path: Path) -> No
     own, compiled = grid({"rule": "half"}, {"rule": "gradient-step", "lr": "theory/2"})
     assert (own.engine, compiled.engine) == ("torch", "compiled")
     assert own.method.label() == "SSO-half m=20"
+    np.testing.assert_allclose(losses(own, tmp_path), losses(compiled, tmp_path), rtol=1e-9)
+
+
+def test_a_rule_of_all_data_gets_its_forward(tmp_path: Path) -> None:
+    register_rule("half", OwnMemory())
+    own, compiled = grid({"rule": "half", "inner": "exact"}, {"rule": "memory", "inner": "exact"})
+    assert (own.engine, compiled.engine) == ("torch", "compiled")
     np.testing.assert_allclose(losses(own, tmp_path), losses(compiled, tmp_path), rtol=1e-9)
 
 

@@ -110,8 +110,9 @@ class Memory(Rule):
         eta = self.step_size(point, lr, decay)
         z, g = averaged(point.targets, point), averaged(point.gradients, point)
         everything, rows = point.everything, self._rows(point)
-        before = state["gradients"][rows] if state else torch.zeros_like(g)
-        kept = self._remembered(point, rows, z, g, state)
+        tables = self._tables(point, rows, state)
+        before = tables["gradients"][rows]
+        kept = self._remembered(tables, rows, {"gradients": g, "targets": z})
         memory = memory_kind(point)
         if everything is None:  # the batch is all there is, and every example is fresh
             return Proposal(SquaredEuclidean().surrogate(point, eta), kept, eta, memory)
@@ -134,29 +135,39 @@ class Memory(Rule):
             return point.index
         return torch.arange(point.targets.shape[0], device=point.targets.device)
 
-    def _remembered(
-        self, point: TargetPoint, rows: Tensor, z: Tensor, g: Tensor, state: State
-    ) -> State:
-        """The tables after this step; those of ``state`` keep what they say.
+    @property
+    def _names(self) -> list[str]:
+        return ["gradients", "targets"] if self.kind == "miso" else ["gradients"]
 
-        On disk a table is not copied: this step's rows wait beside it, and are written when the next step
-        begins, by which time this one has been adopted. To write them twice does no harm.
+    def _tables(self, point: TargetPoint, rows: Tensor, state: State) -> dict[str, Tensor]:
+        """What is remembered before this step.
+
+        On disk a table is not copied at every step: a step's rows wait beside it, and are written here, when
+        the next step begins and that one has been adopted. To write them twice does no harm.
         """
-        fresh = {"gradients": g} | ({"targets": z} if self.kind == "miso" else {})
-        kept: State = {}
-        for name, entries in fresh.items():
+        tables: dict[str, Tensor] = {}
+        for name in self._names:
+            table = state[name] if state else self._empty(name, point, rows)
             if self.directory is None:
-                table = state[name].to(z, copy=True) if state else self._empty(name, point, rows)
-                table[rows] = entries
-            else:
-                table = state[name] if state else self._empty(name, point, rows)
-                if not on_disk(table):
-                    table = table_on_disk(table, self.directory)
-                if "rows" in state:
-                    table[state["rows"]] = state[f"fresh_{name}"].to(table)
-                kept[f"fresh_{name}"] = entries
-            kept[name] = table
-        return kept if self.directory is None else {**kept, "rows": rows}
+                table = table.to(point.targets, copy="rows" in state)
+            elif not on_disk(table):
+                table = table_on_disk(table, self.directory)
+            if "rows" in state:
+                table[state["rows"]] = state[f"fresh_{name}"].to(table)
+            tables[name] = table
+        return tables
+
+    def _remembered(
+        self, tables: dict[str, Tensor], rows: Tensor, fresh: dict[str, Tensor]
+    ) -> State:
+        """What is remembered after this step; the tables that were given stay as they are."""
+        if self.directory is not None:
+            waiting = {f"fresh_{name}": fresh[name].clone() for name in tables}
+            return {**tables, **waiting, "rows": rows}
+        kept = {name: table.clone() for name, table in tables.items()}
+        for name, table in kept.items():
+            table[rows] = fresh[name]
+        return kept
 
     @staticmethod
     def _empty(name: str, point: TargetPoint, rows: Tensor) -> Tensor:
@@ -169,10 +180,9 @@ class Memory(Rule):
 
     def _current(self, kept: State) -> dict[str, Tensor]:
         """The tables with the rows that wait beside them."""
-        names = ["gradients", "targets"] if self.kind == "miso" else ["gradients"]
         if self.directory is None:
-            return {name: kept[name] for name in names}
-        tables: dict[str, Tensor] = {name: kept[name].clone() for name in names}
+            return kept
+        tables: dict[str, Tensor] = {name: kept[name].clone() for name in self._names}
         for name, table in tables.items():
             table[kept["rows"]] = kept[f"fresh_{name}"]
         return tables
@@ -220,7 +230,7 @@ class Memory(Rule):
         check_entries("Memory", state)
         if not state:
             return
-        names = ["gradients", "targets"] if self.kind == "miso" else ["gradients"]
+        names = self._names
         if not (state.keys() >= set(names) and is_table(state["gradients"])):
             raise BadArgument(
                 f"Memory(kind={self.kind!r}): the saved state must hold the tables {', '.join(names)}; it holds "
