@@ -396,13 +396,10 @@ def test_other_data_is_refused():
             index=torch.tensor([0, 1]),
             regularise_on=lambda: DENSE[:30] @ w,
         )
-    with pytest.raises(
-        to.MissingCapability, match="all 40 examples, and this batch has 40"
-    ) as told:
+    with pytest.raises(to.MissingCapability, match="all 40 examples, and this batch has 1 of them"):
         opt.step(
             lambda: DENSE @ w, to.GradientOracle(never), index=torch.zeros(40, dtype=torch.long)
         )
-    del told
 
 
 def test_bad_options_are_refused(tmp_path):
