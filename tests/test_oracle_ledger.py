@@ -398,6 +398,18 @@ def test_a_file_cut_short_is_refused(sound, tmp_path):
         assert copy.stat().st_size == length
 
 
+@pytest.mark.parametrize("rubbish", [b"", b"\0" * 5000, b"\xd9\xd5\x05\xf9" * 900])
+def test_rubbish_in_place_of_a_journal_does_no_harm(sound, tmp_path, rubbish):
+    copy = tmp_path / "copy.ledger"
+    shutil.copy(sound, copy)
+    copy.with_name("copy.ledger-journal").write_bytes(rubbish)
+    with Ledger(copy) as ledger:
+        ask(ledger, question(7))
+    assert contents(copy)[: len(contents(sound))] == contents(sound)
+    with Ledger(copy) as ledger:
+        assert is_replayed(ledger, question(7))
+
+
 def test_a_damaged_ledger_is_not_written_to_and_is_salvaged(sound, tmp_path):
     copy = tmp_path / "copy.ledger"
     shutil.copy(sound, copy)

@@ -169,7 +169,7 @@ __getattr__, __dir__, _public = attach(
         "types",
         "vocabulary",
     ],
-    extras={"anyio": "remote", "stamina": "remote", "httpx2": "remote"},
+    extras={"anyio": "remote", "stamina": "remote", "httpx2": "remote", "httpcore2": "remote"},
     unlisted=_GROUPED,
 )
 __all__ = ["__version__", *_public]
