@@ -50,3 +50,10 @@ def test_importing_the_packages_loads_no_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("False 0.")
+
+
+def test_importing_the_estimators_loads_no_torch() -> None:
+    pytest.importorskip("sklearn")
+    code = "import sys, targetopt.sklearn; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

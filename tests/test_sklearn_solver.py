@@ -264,3 +264,30 @@ def test_a_far_start_ends_at_the_same_minimum(kind, distance):
     far = minimise(F, start, tol=1e-12, max_iter=500)
     assert far.converged
     assert far.value == pytest.approx(near.value, rel=1e-9)
+
+
+@pytest.mark.parametrize("shape", [(300, 7), (12, 40)])
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_squared_loss_is_one_solve(shape, sparse, intercept, weighted):
+    """The solution of the normal equations, in a step and perhaps its refinement, whatever the start."""
+    rng = np.random.default_rng(3)
+    n, d = shape
+    X, y = rng.normal(size=shape) * (rng.random(shape) < 0.6), rng.normal(size=n) + 4.0
+    weights = rng.random(n) if weighted else np.ones(n)
+    weights /= weights.sum()
+    ridge = np.full(d + intercept, 0.1)
+    if intercept:
+        ridge[-1] = 0.0
+    A = np.column_stack([X, np.ones(n)]) if intercept else X
+    expected = np.linalg.solve(A.T @ (weights[:, None] * A) + np.diag(ridge), A.T @ (weights * y))
+    loss = OnArrays(Squared(torch.from_numpy(y)))
+    objective = Objective(
+        sp.csr_array(X) if sparse else X, loss, weights, ridge, 0.0, intercept=intercept
+    )
+    found = minimise(objective, rng.normal(size=ridge.size), tol=1e-8, max_iter=100)
+    np.testing.assert_allclose(found.theta, expected, rtol=1e-11, atol=1e-12)
+    assert found.converged
+    assert found.n_iter <= 2
+    np.testing.assert_allclose(found.diagonal, weights @ A**2, rtol=1e-12)

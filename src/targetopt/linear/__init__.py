@@ -2,7 +2,8 @@
 
 from targetopt.linear import baselines
 from targetopt.linear.design import DenseDesign, Design, SparseDesign, design
-from targetopt.linear.fit import Fit, Run, fit, has_kernels
+from targetopt.linear.engines import has_kernels
+from targetopt.linear.fit import Fit, Run, fit
 from targetopt.linear.forward import Linear
 from targetopt.linear.sampling import Batches, Sampling, sample_order
 

@@ -7,7 +7,6 @@ another, with the same result: see `engine`.
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -18,11 +17,11 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from targetopt.inner import LBFGS, Exact, Inner
-from targetopt.linear import backend, stepwise
 from targetopt.linear.baselines import Baseline
 from targetopt.linear.coordinates import FORMS
 from targetopt.linear.design import LARGEST, design
-from targetopt.linear.engine import COUNTS, Engine, Setup, Steps, checked_steps
+from targetopt.linear.engine import COUNTS, Setup, Steps, checked_steps
+from targetopt.linear.engines import engine_of
 from targetopt.linear.sampling import Batches, Sampling
 from targetopt.losses import Logistic, Loss
 from targetopt.rules import GradientStep, Rule
@@ -115,7 +114,7 @@ class Run:
         self.batches = Batches(self.n, batch_size, seed, sampling)
         self.steps_per_epoch = self.batches.steps_per_epoch
         self.steps = 0
-        self._engine = _engine(
+        self._engine = engine_of(
             Setup(
                 design=self.design,
                 loss=self.loss,
@@ -282,34 +281,8 @@ class Run:
         self.steps = steps
 
 
-def _engine(setup: Setup) -> Engine:
-    """Compiled loops where numba is in force and every part of the method has a kernel of its own."""
-    if backend.name() == "numba":
-        kernels = importlib.import_module("targetopt.linear.kernels")
-        compiled: Engine | None = kernels.engine(setup)
-        if compiled is not None:
-            return compiled
-    return stepwise.engine(setup)
-
-
 def _usual_inner(rule: Rule | None) -> Inner:
     return Exact() if rule is not None and rule.everywhere else LBFGS()
-
-
-def has_kernels(rule: Rule, inner: Inner) -> bool:
-    """Whether `fit` runs this rule and inner solver in compiled loops (for a loss with scalar functions).
-
-    Each must be of a class that is registered itself, and numba must be in force.
-
-    Example:
-        >>> import targetopt as to
-        >>> has_kernels(to.MirrorDescent(), to.Exact())
-        False
-    """
-    if backend.name() != "numba":
-        return False
-    kernels = importlib.import_module("targetopt.linear.kernels")
-    return bool(kernels.has(rule, inner))
 
 
 def _checked_number(name: str, value: Any, *, zero: bool) -> float:

@@ -29,6 +29,7 @@ class OnArrays:
         least = loss.lower_bound().numpy()
         self._least = least if least.any() else None
         self.majorises = loss.majorises
+        self.quadratic = loss.smoothness == loss.strong_convexity  # its curvature is one number
 
     def evaluate(self, z: Array) -> Evaluation:
         """Values, gradient and metric at ``z``. Far away a loss may overflow to inf; it never gives nan."""

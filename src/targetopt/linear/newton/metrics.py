@@ -25,6 +25,9 @@ PER_FLOP = 0.05  # multiply-and-add in a dense symmetric product
 PER_DENSE = 5.0  # one entry of the rows handed to it: gathered, made dense, weighted, read
 WORTH_FACTORING = 40  # an exact metric may cost this many steps
 ENOUGH_RENEWALS = 4  # a well-behaved fit needs no more
+STEPS_OF_SAMPLES = (
+    8  # a quadratic takes about as many steps with samples; one is enough with all rows
+)
 LARGEST_FACTOR = 4096  # order of the largest matrix factored, 128 MB
 BLOCK_ENTRIES = 1 << 20  # sparse rows are made dense for BLAS a block at a time, 8 MB
 SMALLEST = 1e-290  # a diagonal entry below is zero: its inverse would overflow
@@ -87,6 +90,10 @@ class Metric(ABC):
         if self.objective.intercept:
             return np.concatenate([diagonal, weighted.sum(axis=0)[None]])
         return diagonal
+
+    def last_diagonal(self, curvature: Array) -> Array:
+        """As :meth:`diagonal`, for the curvature that M was renewed from."""
+        return self.diagonal(curvature)
 
 
 def cheapest_metric(objective: Objective) -> Metric:
@@ -158,10 +165,16 @@ class Primal(Metric):
     def renew(self, curvature: Array) -> None:
         weighted = _columns(self._weights(curvature))
         ridges = _columns(self.objective.ridge)
-        self._factors = [
-            _factor(_hessian(self.objective, weights, ridge, self._renewals))
-            for weights, ridge in zip(weighted, ridges, strict=True)
-        ]
+        self._factors, diagonals = [], []
+        for weights, ridge in zip(weighted, ridges, strict=True):
+            H = _hessian(self.objective, weights, self._renewals)
+            diagonals.append(H.diagonal().copy())
+            H[np.diag_indices_from(H)] += ridge
+            self._factors.append(_factor(H))
+        self._diagonal = _like(self.objective.ridge, diagonals)
+
+    def last_diagonal(self, curvature: Array) -> Array:
+        return self._diagonal if self.exact else self.diagonal(curvature)
 
     def solve(self, gradient: Array) -> Array:
         columns = [
@@ -305,13 +318,14 @@ def _inverse(diagonal: Array) -> Array:
 
 
 def _sample_size(objective: Objective, columns: int, renewals: int = 0) -> int:
-    """All rows if they cost no more than a step, else as many as make a good factor.
+    """All rows if they cost no more than a step, or the steps that a sample would take; else a good sample.
 
     Its eigenvalues are then off by a third or so. Samples become twice as large each time after
     ENOUGH_RENEWALS, for then the factors were not good enough.
     """
     rows = int(objective.weights.size)
-    if rows * columns * (PER_FLOP * columns + PER_DENSE) <= step_cost(objective):
+    steps = STEPS_OF_SAMPLES if objective.loss.quadratic else 1
+    if rows * columns * (PER_FLOP * columns + PER_DENSE) <= steps * step_cost(objective):
         return rows
     return max(1024, 8 * columns) << max(0, min(renewals - ENOUGH_RENEWALS, 30))
 
@@ -333,27 +347,35 @@ def _sample(weights: Array, importance: Array, size: int) -> tuple[Any, Array]:
     return chosen, weights[chosen] * (total / size) / importance[chosen]
 
 
-def _hessian(objective: Objective, weights: Array, ridge: Array, renewals: int) -> Array:
-    d = ridge.size
+def _hessian(objective: Objective, weights: Array, renewals: int) -> Array:
+    """Xᵀ diag(weights) X, with the intercept; of a sample of the rows."""
+    d = objective.ridge.shape[0]
     chosen, weights = _sample(weights, weights, _sample_size(objective, d, renewals))
     X = objective.X[chosen]
     H = np.zeros((d, d))
     features = H[:-1, :-1] if objective.intercept else H
+    equal = bool((weights == weights[0]).all())  # then rows need not be scaled
     root = np.sqrt(weights)
     block = max(1, BLOCK_ENTRIES // d)
     for start in range(0, weights.size, block):
         part = slice(start, start + block)
-        rows = (X[part].toarray() if is_sparse(X) else X[part]) * root[part, None]
+        rows = X[part].toarray() if is_sparse(X) else X[part]
+        if not equal:
+            rows = rows * root[part, None]
         features += rows.T @ rows
+    if equal:
+        features *= weights[0]
     if objective.intercept:
         H[-1, :-1] = H[:-1, -1] = X.T @ weights
         H[-1, -1] = weights.sum()
-    H[np.diag_indices(d)] += ridge
     return H
 
 
 def _outer_gram(X: Any, scale: Array) -> Array:
     """X diag(scale) Xᵀ."""
+    if scale.size and (scale == scale[0]).all():  # half the work where X is dense: it is symmetric
+        gram = X @ X.T
+        return np.asarray(scale[0] * (gram.toarray() if is_sparse(X) else gram))
     if is_sparse(X):
         return np.asarray((X.multiply(scale[None, :]).tocsr() @ X.T).toarray())
     return np.asarray((X * scale) @ X.T)

@@ -37,6 +37,8 @@ class Objective:
 
     def forward(self, theta: Array) -> Array:
         """z = Xθ, shape ``(n,)`` or ``(n, k)``."""
+        if self.intercept and not theta[:-1].any():  # where most fits begin
+            return np.repeat(theta[-1:], self.weights.size, axis=0)
         if self.intercept:
             z: Array = self.X @ theta[:-1]
             z += theta[-1]

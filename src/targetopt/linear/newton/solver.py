@@ -12,6 +12,8 @@ kept, the step costs one Xu and one Xᵀg, and curvature newer than the one clas
 would still be using. A line search in target space follows; its trials cost O(n), for z moves along
 a cached direction. Where :mod:`targetopt.linear.newton.tangents` suits the problem, a fit begins there.
 
+**A quadratic** (squared loss) whose Hessian is affordable is one linear solve, with refinement.
+
 **When it ends.** A fit has converged if F − min F ≤ max(tol·F, ε·F₀), with F₀ the value at the start and ε
 the rounding error of float64. There are three ways to know. Where M is the Hessian, ½ ∇F·M⁻¹∇F is the
 distance up to terms of higher order. Where everything is penalised, ½ ∇F·Λ⁻¹∇F is an upper bound of it,
@@ -77,6 +79,13 @@ def minimise(objective: Objective, theta: Array, *, tol: float, max_iter: int) -
     metric = cheapest_metric(objective)
     nothing = EPS * point.value
     n_iter, gap, stalled = 0, np.inf, False
+    if metric.exact and objective.loss.quadratic:
+        point, gap, n_iter = _solve_once(objective, point, metric, tol, max_iter)
+        if gap <= max(tol * point.value, nothing) or n_iter >= max_iter:
+            diagonal, reached = metric.last_diagonal(point.at.metric), gap <= tol * point.value
+            return Solution(
+                point.theta, point.value, gap, diagonal, n_iter, reached or gap <= nothing
+            )
     if isinstance(metric, Diagonal):
         start = approach(objective, theta, tol=tol, max_epochs=max_iter)
         if start is not None:
@@ -112,6 +121,30 @@ def minimise(objective: Objective, theta: Array, *, tol: float, max_iter: int) -
     converged = gap <= max(tol * point.value, nothing, ROUNDING_SHARE * point.value * stalled)
     diagonal = metric.diagonal(point.at.metric)
     return Solution(point.theta, point.value, float(gap), diagonal, n_iter, bool(converged))
+
+
+def _solve_once(
+    objective: Objective, point: Point, metric: Metric, tol: float, most: int
+) -> tuple[Point, float, int]:
+    """A Newton step, which ends at the minimum of a quadratic, and others that remove its rounding errors.
+
+    Returns the last point, the gap there and the steps made. Where the Hessian is so nearly singular that
+    its factor is another matrix's, steps do not shrink; then they are few, and the usual ones go on.
+    """
+    metric.update(point.at.metric, 0.0)
+    gradient = objective.gradient(point)
+    u = metric.solve(gradient)
+    square, steps = float(np.vdot(gradient, u)), 0
+    while steps < min(most, MOST_POLISHING) and square > tol**3 * max(point.value, 0.0):
+        steps += 1
+        trial = objective.at(point.theta - u)
+        gradient = objective.gradient(trial)
+        u = metric.solve(gradient)
+        left = float(np.vdot(gradient, u))
+        if not (left <= SHRINKS * square and trial.value <= point.value * (1.0 + ROUNDING_SHARE)):
+            break
+        point, square = trial, left
+    return point, 0.5 * MARGIN * square, steps
 
 
 def _proven_gap(objective: Objective, gradient: Array) -> float:
