@@ -33,6 +33,10 @@ class Matrix(NamedTuple):
     columns: int
 
 
+NO_MATRIX = Matrix(np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0), np.empty((0, 0)), 0)
+"""A matrix of the types that all matrices have."""
+
+
 class Batch(NamedTuple):
     """X_B on its active columns: local CSR arrays, or ``dense`` (the other one is empty)."""
 

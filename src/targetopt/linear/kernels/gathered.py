@@ -7,6 +7,7 @@ data with the same batches take turns on what one of them has gathered.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -14,8 +15,8 @@ from numpy.typing import NDArray
 
 from targetopt.linear.coordinates.choice import DUAL
 from targetopt.linear.kernels import batch, csr
-from targetopt.linear.kernels.batch import Batch, Matrix
-from targetopt.linear.kernels.jit import entry, jit, loop
+from targetopt.linear.kernels.batch import NO_MATRIX, Batch, Matrix
+from targetopt.linear.kernels.jit import Request, entry, jit, loop, request
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
@@ -78,13 +79,15 @@ def gather(X: Matrix, order: Index, ends: Index, exact: bool, room: Array, most:
     """
     count = ends.size
     rows = np.zeros(count + 1, np.int64)
-    rows[1:] = ends
+    for t in range(count):
+        rows[t + 1] = ends[t]
     nonzeros, actives = np.zeros(count + 1, np.int64), np.zeros(count + 1, np.int64)
     whole, grams = np.ones(count, np.bool_), np.zeros(count + 1, np.int64)
     dense, indptr = np.empty((0, 0)), np.empty(0, np.int64)
     indices, active, data = np.empty(0, np.int32), np.empty(0, np.int32), np.empty(0)
     if X.dense.shape[0] > 0:
-        dense = X.dense[order]
+        dense = np.empty((order.size, X.columns))
+        _take_rows(X.dense, order, dense)
     else:
         indptr = np.empty(order.size + count, np.int64)
         _measure_rows(X.indptr, order, rows, indptr, nonzeros)
@@ -134,6 +137,28 @@ def gather(X: Matrix, order: Index, ends: Index, exact: bool, room: Array, most:
         grams,
         np.zeros(count, np.bool_),
     )
+
+
+@cache
+def gathering() -> Request:
+    """`gather`, with the types that it always has."""
+    index = np.empty(0, np.int64)
+    return request(gather, NO_MATRIX, index, index, False, np.empty(0), 0)
+
+
+@loop
+def _take_rows(matrix: Array, order: Index, out: Array) -> None:
+    for i in range(order.size):
+        row, place = matrix[order[i]], out[i]
+        for j in range(place.size):
+            place[j] = row[j]
+
+
+@loop
+def _copy(matrix: Array, out: Array) -> None:
+    for i in range(matrix.shape[0]):
+        for j in range(matrix.shape[1]):
+            out[i, j] = matrix[i, j]
 
 
 @loop
@@ -243,6 +268,6 @@ def gram_of(gathered: Gathered, t: int, X: Batch, form: int) -> Array:
     kept = gathered.gram[begin:end].reshape(side, side)
     if not gathered.known[t]:
         fresh = batch.gram_dual(X) if form == DUAL else batch.gram_primal(X, np.ones(X.rows))
-        kept[:] = fresh
+        _copy(fresh, kept)
         gathered.known[t] = True
     return kept

@@ -19,16 +19,23 @@ own, while one that loads it from the cache links it to the copies that came alo
 own compiles each entry point and pointer (`targetopt.linear.kernels.build`), and all others load it. And
 two of them that came with callees of the same name would share those of whichever was loaded first; so
 their names differ.
+
+**Cold starts.** What a run needs is asked for at once (`prepare`), so that one process imports the package
+and forks a child for each kernel. Callees take int64 and never a literal (`int64`), for which numba would
+compile them again, and they assign no slices, for which numba compiles a formatter of error messages.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
 import subprocess
 import sys
+import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -40,6 +47,7 @@ from numba.core import cgutils
 from numba.core.caching import NullCache
 from numba.core.ccallback import CFunc
 from numba.core.errors import TypingError
+from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
 from targetopt.linear.kernels.cache import CheckedCache
@@ -54,20 +62,34 @@ compiled: list[Any] = []
 BUILDING = "TARGETOPT_BUILDS_KERNELS"
 """In the environment of the process that compiles."""
 
+_callee: dict[str, bool] = (
+    {"no_cpython_wrapper": True, "no_cfunc_wrapper": True} if BUILDING in os.environ else {}
+)
+"""Nobody calls a callee from Python in the process that compiles."""
+
+PATIENCE = 2.0
+"""Seconds of compiling after which the user is told."""
+
 
 def jit(function: F) -> F:
     """A kernel for other kernels; its types are those of the plain function."""
-    return cast(F, njit(**_reordering)(function))
+    return cast(F, njit(**_reordering, **_callee)(function))
 
 
 def loop(function: F) -> F:
     """As `jit`, for a kernel that neither makes nor returns arrays: it counts no references."""
-    return cast(F, njit(_nrt=False, **_reordering)(function))
+    return cast(F, njit(_nrt=False, **_reordering, **_callee)(function))
 
 
 def as_written(function: F) -> F:
     """As `loop`, but nothing is reordered: each operation is rounded as it stands."""
-    return cast(F, njit(_nrt=False, **_options)(function))
+    return cast(F, njit(_nrt=False, **_options, **_callee)(function))
+
+
+@loop
+def int64(number: int) -> int:
+    """The number as an int64, where numba would remember that it was written as a literal."""
+    return number
 
 
 def entry(function: F) -> F:
@@ -116,6 +138,35 @@ class Pointer:
 
     def compile(self, signature: Any) -> int:
         return _address_of(self.py_func, signature, self._cache, self._options)
+
+    @property
+    def request(self) -> Request:
+        """What `prepare` takes to have it compiled."""
+        return self, self._signature
+
+
+Request = tuple[Any, Any]
+"""An entry point and the types of its arguments, or a pointer and its signature."""
+_prepared: set[tuple[int, Any]] = set()
+
+
+def request(kernel: Any, *examples: object) -> Request:
+    """An entry point, to be compiled for arguments of these types."""
+    return kernel, tuple(typeof(each) for each in examples)
+
+
+def prepare(*wanted: Request) -> None:
+    """Have all of these kernels that are not on disk yet compiled together, which is faster than one by one."""
+    own = [each for each in wanted if isinstance(each[0]._cache, _BuiltElsewhere)]
+    new = [each for each in own if (id(each[0]), each[1]) not in _prepared]
+    _prepared.update((id(kernel), sig) for kernel, sig in new)
+    if not new or BUILDING in os.environ:
+        return
+    lacking = [(kernel.py_func, sig) for kernel, sig in new if kernel._cache.lacks(sig)]
+    if len(lacking) < 2:  # a single one is compiled when it is first called
+        return
+    with new[0][0]._cache.alone():
+        _build([(kernel.py_func, sig) for kernel, sig in new if kernel._cache.lacks(sig)])
 
 
 def _cache_of(function: Callable[..., Any]) -> Any:
@@ -185,17 +236,49 @@ class _BuiltElsewhere(CheckedCache):
         found = super().load_overload(sig, target_context)
         if found is not None or BUILDING in os.environ:
             return found
-        Path(self.cache_path).mkdir(parents=True, exist_ok=True)
-        with FileLock(Path(self.cache_path) / "targetopt-kernels.lock"):
+        with self.alone():
             found = super().load_overload(sig, target_context)
             if found is None:
-                _build(self._py_func, sig)
+                _build([(self._py_func, sig)])
                 found = super().load_overload(sig, target_context)
         return found
 
+    def lacks(self, sig: Any) -> bool:
+        """Whether there is no machine code on disk for these types."""
+        key = self._index_key(sig, cpu_target.target_context.codegen())
+        return key not in self._cache_file._load_index()
 
-def _build(function: Callable[..., object], sig: Any) -> None:
-    """Have a kernel compiled for these types, by a process that does nothing else."""
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """While no other process compiles kernels."""
+        Path(self.cache_path).mkdir(parents=True, exist_ok=True)
+        with FileLock(Path(self.cache_path) / "targetopt-kernels.lock"):
+            yield
+
+
+def _announce(count: int) -> None:
+    logging.getLogger("targetopt").warning(
+        "targetopt compiles %s for linear models. This happens once; the machine code is kept.",
+        "a kernel" if count == 1 else f"{count} kernels",
+    )
+
+
+def _build(wanted: list[tuple[Callable[..., object], Any]]) -> None:
+    """Have kernels compiled for these types, by a process that does nothing else."""
+    told = threading.Timer(PATIENCE, _announce, [len(wanted)])
+    told.daemon = True
+    told.start()
+    try:
+        if hasattr(os, "fork"):
+            _build_in_one_process(wanted)
+        else:
+            for each in wanted:
+                _build_in_one_process([each])
+    finally:
+        told.cancel()
+
+
+def _build_in_one_process(wanted: list[tuple[Callable[..., object], Any]]) -> None:
     home = str(Path(__file__).parents[3])
     environment = {
         **os.environ,
@@ -206,17 +289,17 @@ def _build(function: Callable[..., object], sig: Any) -> None:
     try:
         subprocess.run(
             [sys.executable, "-P", "-m", "targetopt.linear.kernels.build"],
-            input=pickle.dumps((function.__module__, function.__qualname__, sig)),
+            input=pickle.dumps([(f.__module__, f.__qualname__, sig) for f, sig in wanted]),
             env=environment,
             capture_output=True,
             check=True,
         )
     except (OSError, subprocess.CalledProcessError) as error:
         said = getattr(error, "stderr", b"").decode(errors="replace")[-2000:]
+        names = ", ".join(f"{each.__module__}.{each.__qualname__}" for each, _ in wanted)
         warnings.warn(
-            f"{function.__module__}.{function.__qualname__} is compiled in this process, because a process "
-            f"of its own failed: {error}. Results may differ in their last bits from those of other "
-            f"processes.\n{said}",
+            f"These kernels are compiled in this process, because a process of their own failed: {names}. "
+            f"Results may differ in their last bits from those of other processes. {error}\n{said}",
             RuntimeWarning,
             stacklevel=2,
         )

@@ -34,17 +34,20 @@ from targetopt.rules.line_search import ROUNDING
 
 LINE_SEARCH_ALLOWANCE = ROUNDING * float(np.finfo(np.float64).eps)
 
-_NO_LOSS = LossSpec(0, 0, 0, 0, 0.0, 0.0, 0.0, 0.0)
+# Values of the types that all have.
+NO_OBJECTIVE = Objective(np.empty(0), LossSpec(0, 0, 0, 0, 0.0, 0.0, 0.0, 0.0), 0.0)
+NO_RULE = RuleSpec(0, 0.0, 0.0, True, np.empty(0))
+NO_STATE = State(np.empty(0), np.empty((0, 0)), np.empty(0), np.empty(0, np.int64))
 CALLS = Calls(
     0.0,
-    Objective(np.empty(0), _NO_LOSS, 0.0),
-    RuleSpec(0, 0.0, 0.0, True, np.empty(0)),
+    NO_OBJECTIVE,
+    NO_RULE,
     np.empty(0, np.int64),
     np.empty(0),
     np.empty(0),
     0.0,
     0.0,
-    State(np.empty(0), np.empty((0, 0)), np.empty(0), np.empty(0, np.int64)),
+    NO_STATE,
     np.empty(0),
     allocate=False,
 )
@@ -55,7 +58,6 @@ class RuleKernel(NamedTuple):
 
     Attributes:
         pointer: the compiled function.
-        uniform: whether its metric is one number.
         remembers: whether it keeps a table with a column per data row.
         lr: its lr from the user's (None: its own choice) and the loss's L; nan where it needs none.
         own: its own numbers, from the rule, the user's lr and L.
@@ -63,7 +65,6 @@ class RuleKernel(NamedTuple):
     """
 
     pointer: Pointer
-    uniform: bool
     remembers: bool
     lr: Callable[[Any, float | None, float | None], float]
     own: Callable[[Any, float | None, float | None], tuple[float, ...]]
@@ -76,7 +77,6 @@ RULES: dict[type[Rule], RuleKernel] = {}
 def rule_kernel(
     kind: type[Rule],
     *,
-    uniform: bool = True,
     remembers: bool = False,
     lr: Callable[[Any, float | None, float | None], float] = Rule.resolved,
     own: Callable[[Any, float | None, float | None], tuple[float, ...]] = lambda rule, lr, L: (),
@@ -86,7 +86,7 @@ def rule_kernel(
 
     def register(function: Callable[..., float]) -> Pointer:
         pointer = CALLS.pointer(function)
-        RULES[kind] = RuleKernel(pointer, uniform, remembers, lr, own, number)
+        RULES[kind] = RuleKernel(pointer, remembers, lr, own, number)
         return pointer
 
     return register
@@ -99,7 +99,7 @@ def rule_spec(rule: Rule, lr: float | None, smoothness: float | None) -> RuleSpe
         kernel.pointer.address,
         kernel.lr(rule, lr, smoothness),
         1.0 if lr is None else lr,
-        kernel.uniform,
+        rule.uniform,
         np.array(kernel.own(rule, lr, smoothness), dtype=np.float64),
     )
 
@@ -147,7 +147,7 @@ def adagrad_norm(
     return 1.0
 
 
-@rule_kernel(AdaGrad, uniform=False, remembers=True, own=lambda rule, lr, L: (rule.eps,))
+@rule_kernel(AdaGrad, remembers=True, own=lambda rule, lr, L: (rule.eps,))
 def adagrad(
     objective: Objective,
     rule: RuleSpec,
@@ -166,7 +166,7 @@ def adagrad(
     return 1.0
 
 
-@rule_kernel(Newton, uniform=False, own=lambda rule, lr, L: (rule.floor,))
+@rule_kernel(Newton, own=lambda rule, lr, L: (rule.floor,))
 def newton(
     objective: Objective,
     rule: RuleSpec,

@@ -27,7 +27,9 @@ from targetopt.linear.kernels.arguments import (
     State,
     Stretch,
 )
+from targetopt.linear.kernels.gathered import gathering
 from targetopt.linear.kernels.inner import matrix_of
+from targetopt.linear.kernels.jit import prepare
 from targetopt.linear.kernels.losses import loss_spec
 from targetopt.linear.kernels.pieces import batches_of
 from targetopt.linear.kernels.rules import RULES, rule_spec
@@ -91,7 +93,9 @@ class _Compiled:
 
 class _CompiledSso(_Compiled):
     def __init__(self, setup: Setup, objective: Objective) -> None:
-        kernel = RULES[type(setup.rule)]
+        kernel, solver = RULES[type(setup.rule)], SOLVERS[type(setup.inner)]
+        batches = [gathering()] if setup.steps_per_epoch > 1 else []
+        prepare(sso.running(), solver.pointer.request, *batches, kernel.pointer.request)
         self._rule = rule_spec(setup.rule, setup.lr, setup.loss.smoothness)
         self._solver = solver_spec(setup.inner)
         self._form = -1 if setup.form is None else FORMS.index(setup.form)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 
 from targetopt.linear.coordinates.choice import DUAL, PRIMAL
@@ -20,10 +22,10 @@ from targetopt.linear.kernels.arguments import (
     SolverSpec,
     State,
 )
-from targetopt.linear.kernels.batch import Batch
-from targetopt.linear.kernels.gathered import Gathered, form_of, gram_of, view
-from targetopt.linear.kernels.jit import entry, jit, loop
-from targetopt.linear.kernels.quadratic import gram_for, moved, scaled, setup
+from targetopt.linear.kernels.batch import NO_MATRIX, Batch
+from targetopt.linear.kernels.gathered import Gathered, everything, form_of, gram_of, view
+from targetopt.linear.kernels.jit import Request, entry, jit, loop, request
+from targetopt.linear.kernels.quadratic import gram_for, moved, setup
 
 propose, solve = rules.CALLS.call, solvers.CALLS.call
 
@@ -55,8 +57,25 @@ def run(
             _copy_state(counts, numbers, state.counts, state.numbers)
             return t
         if path.shape[0] > 0:
-            path[t] = state.theta
+            _keep(state.theta, path[t])
     return int(multipliers.size)
+
+
+@cache
+def running() -> Request:
+    """`run`, with the types that it always has."""
+    return request(
+        run,
+        everything(NO_MATRIX),
+        0,
+        rules.NO_OBJECTIVE,
+        rules.NO_RULE,
+        solvers.NOTHING,
+        0,
+        np.empty(0),
+        rules.NO_STATE,
+        np.empty((0, 0)),
+    )
 
 
 @loop
@@ -65,6 +84,12 @@ def _copy_state(counts: Index, numbers: Array, to_counts: Index, to_numbers: Arr
         to_counts[i] = counts[i]
     for i in range(numbers.size):
         to_numbers[i] = numbers[i]
+
+
+@loop
+def _keep(theta: Array, place: Array) -> None:
+    for j in range(theta.size):
+        place[j] = theta[j]
 
 
 @jit
@@ -152,8 +177,17 @@ def _gram(gathered: Gathered, t: int, XB: Batch, form: int, rule: RuleSpec, metr
         return gram_of(gathered, t, XB, form)
     if form == PRIMAL and rule.uniform:
         shared = gram_of(gathered, t, XB, form)
-        return scaled(shared.reshape(-1), metric[0] / XB.rows).reshape(shared.shape)
+        gram = np.empty((XB.width, XB.width))
+        _scale_into(shared, metric[0] / XB.rows, gram)
+        return gram
     return gram_for(XB, form, metric)
+
+
+@loop
+def _scale_into(matrix: Array, factor: float, out: Array) -> None:
+    for i in range(matrix.shape[0]):
+        for j in range(matrix.shape[1]):
+            out[i, j] = factor * matrix[i, j]
 
 
 @loop

@@ -1,0 +1,79 @@
+"""What happens before the first fit: kernels are asked for together, and the user is told when it takes long."""
+
+import logging
+import time
+
+import numpy as np
+import pytest
+
+import targetopt as to
+from targetopt.linear import backend, fit
+
+pytest.importorskip("numba")
+
+from targetopt.linear.kernels import jit, rules, solvers, sso
+from targetopt.linear.kernels.gathered import gathering
+
+
+@pytest.fixture
+def cold(monkeypatch):
+    """A machine whose cache is empty; the list of what each compiling process was asked for."""
+    asked = []
+    monkeypatch.setattr(jit, "_prepared", set())
+    monkeypatch.setattr(jit._BuiltElsewhere, "lacks", lambda cache, sig: True)
+    monkeypatch.setattr(
+        jit,
+        "_build_in_one_process",
+        lambda wanted: asked.append({function.__qualname__ for function, _ in wanted}),
+    )
+    return asked
+
+
+def test_one_process_compiles_all_that_a_run_needs(cold):
+    X, y = np.eye(4), np.array([1.0, -1.0, 1.0, -1.0])
+    with backend.use("numba"):
+        to.linear.Run(X, y, inner=to.Armijo(max_steps=2), batch_size=2)
+        assert cold == [{"run", "descend", "gather", "gradient_step"}]
+        to.linear.Run(X, y, inner=to.Armijo(max_steps=2), batch_size=2)
+        assert len(cold) == 1  # what was prepared once is not asked for again
+        to.linear.Run(X, y, inner=to.LBFGS(max_steps=2), rule=to.LineSearch())
+    assert cold[1:] == [{"lbfgs", "line_search"}]
+
+
+def test_a_full_batch_needs_no_gathering(cold):
+    with backend.use("numba"):
+        to.linear.Run(np.eye(4), np.array([1.0, -1.0, 1.0, -1.0]), inner=to.Armijo(max_steps=2))
+    assert cold == [{"run", "descend", "gradient_step"}]
+
+
+def test_the_types_that_are_prepared_are_those_of_the_calls():
+    """Otherwise a run would compile its kernels twice."""
+    X, y = np.eye(4), np.array([1.0, -1.0, 1.0, -1.0])
+    with backend.use("numba"):
+        fit(X, y, inner=to.LBFGS(max_steps=2), batch_size=2, epochs=1)
+        fit(X, y, inner=to.LBFGS(max_steps=2), epochs=1)
+    for kernel, types in (sso.running(), gathering()):
+        assert kernel.signatures == [types]
+    assert rules.gradient_step.request == (rules.gradient_step, rules.CALLS.signature)
+    assert solvers.lbfgs.request == (solvers.lbfgs, solvers.CALLS.signature)
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(0.0, True), (60.0, False)])
+def test_the_user_is_told_when_compiling_takes_long(monkeypatch, caplog, seconds, told):
+    monkeypatch.setattr(jit, "PATIENCE", seconds)
+
+    def slow(wanted):
+        deadline = time.monotonic() + (30.0 if told else 0.0)
+        while not caplog.records and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+    monkeypatch.setattr(jit, "_build_in_one_process", slow)
+    with caplog.at_level(logging.WARNING, logger="targetopt"):
+        jit._build([(fit, None), (fit, None)])
+    assert [record.getMessage() for record in caplog.records] == (
+        [
+            "targetopt compiles 2 kernels for linear models. This happens once; the machine code is kept."
+        ]
+        if told
+        else []
+    )
