@@ -48,6 +48,7 @@ COMMANDS: dict[str, Entry] = {
     "data": Entry("data", "app", "List, download and check the data sets."),
     "expert": Entry("imitation", "app", "List, train and evaluate the experts that are imitated."),
     "ledger": Entry("ledger", "app", "Show, export and verify the ledger of paid oracle calls."),
+    "new": Entry("new", "new", "Begin a problem, a rule or an oracle of your own, with its test."),
     "film": Entry("imitation", "film", "Film an expert and its learners side by side."),
 }
 """Every command of ``targetopt`` in the order in which they are listed. A new command is a new line here."""
