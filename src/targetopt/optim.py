@@ -15,11 +15,10 @@ from torch.optim import Optimizer
 
 from targetopt import core, watch
 from targetopt.distributed import together
-from targetopt.explain import explained
 from targetopt.inner import LBFGS, Inner
 from targetopt.journal import Journal
 from targetopt.oracle import as_answer, as_oracle, check_ids
-from targetopt.progress import Progress
+from targetopt.progress import Progress, explained
 from targetopt.rules import Automatic, GradientStep, Rule
 from targetopt.schedules import Constant, Schedule, factor
 from targetopt.types import (
@@ -50,7 +49,8 @@ class SSO(Optimizer):
             answers, or as 1/(2L) for rules that need the oracle's L. A scheduler then has nothing to
             drive: give ``lr=``, or use ``schedule=``.
         rule: how the surrogate is built. Without ``lr=`` the default is `Automatic`, which needs nothing
-            chosen and works on every oracle; with ``lr=`` it is `GradientStep`, the paper's.
+            chosen and works on every oracle; with ``lr=``, or ``inner=Exact()``, it is `GradientStep`, the
+            paper's.
         inner: how it is minimised; ``LBFGS(max_steps="auto")`` by default (docs/choosing.md says why).
         schedule: a `targetopt.schedules` schedule that multiplies ``lr`` (or what ``None`` stands for).
         weight_decay: λ. The L2 term is exact: it is part of the inner objective and never goes
@@ -96,17 +96,17 @@ class SSO(Optimizer):
         group: Any = "auto",
         warn: bool = True,
     ) -> None:
-        if rule is None:
-            rule = Automatic() if lr is None else GradientStep()
         inner = LBFGS(max_steps="auto") if inner is None else inner
-        if not isinstance(rule, Rule):
-            raise BadArgument(
-                f"rule={rule!r} must be a rule such as to.GradientStep() (with its parentheses)"
-            )
         if not isinstance(inner, Inner):
             raise BadArgument(
                 f"inner={inner!r} must be an inner solver such as to.Armijo(max_steps=20); a torch "
                 "optimiser is wrapped as to.Torch(factory)"
+            )
+        if rule is None:
+            rule = Automatic() if lr is None and inner.any_surrogate else GradientStep()
+        if not isinstance(rule, Rule):
+            raise BadArgument(
+                f"rule={rule!r} must be a rule such as to.GradientStep() (with its parentheses)"
             )
         if schedule is not None and not callable(schedule):
             raise BadArgument(

@@ -45,6 +45,9 @@ class Inner(ABC):
     remedy: ClassVar[str] = "Lower its step size (or lr), or use Armijo or LBFGS."
     """What to try where this solver has left the finite numbers."""
 
+    any_surrogate: ClassVar[bool] = True
+    """Whether it decreases every surrogate. One that needs a closed form is given `GradientStep` by default."""
+
     @property
     def prescribed(self) -> bool:
         """Whether m is a number and the tests that stop it need the last gradient and decrease only.

@@ -15,7 +15,9 @@ MOST = 200
 """No more inner steps than this, whatever the oracle costs: the surrogate is not the loss."""
 
 LEAST_PRICE, LARGEST_PRICE = 100.0, 10_000.0
-UNKNOWN_PRICE = 1000.0
+UNKNOWN_PRICE = LEAST_PRICE
+"""Of answers that were not waited for in this process."""
+
 MEASURED = 3
 """The first so many steps are timed; from then on the price stays as it is."""
 

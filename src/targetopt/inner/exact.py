@@ -39,6 +39,7 @@ class Exact(Inner):
         True
     """
 
+    any_surrogate: ClassVar[bool] = False
     remedy: ClassVar[str] = "Lower lr, or use Armijo or LBFGS."
 
     def check(self, params: Sequence[Tensor]) -> None:
