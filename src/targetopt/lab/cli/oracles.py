@@ -34,7 +34,8 @@ Publish = Annotated[
     Path | None, typer.Option("--publish", help="Write the page and its pictures to this folder.")
 ]
 Scale = Annotated[
-    ScaleName, typer.Option(help="smoke: minutes; quick: half an hour; full: hours, in sittings.")
+    ScaleName,
+    typer.Option(help="smoke: a rehearsal; quick: three seeds; full: ten seeds, in sittings."),
 ]
 
 

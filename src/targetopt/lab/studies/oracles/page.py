@@ -81,6 +81,8 @@ def sentences(scale: str, found: Sequence[TaskFindings]) -> list[str]:
     """The six sentences of the first screen."""
     ratios = {task.title: task.middle_ratio("rival") for task in found}
     known = {title: value for title, value in ratios.items() if not math.isnan(value)}
+    if not known:
+        return ["Neither SSO nor a rival reached any level, so there is nothing to compare yet."]
     won = [title for title, value in known.items() if value > 1]
     best, worst = max(known, key=lambda t: known[t]), min(known, key=lambda t: known[t])
     tricked = [task for task in found if task.of("trick")]

@@ -118,6 +118,10 @@ def run(
                 f"{task.name} is left out: it needs the package {error.name!r} "
                 "(pip install 'targetopt[decisions]')."
             )
+    if not entries:
+        raise BadArgument(
+            "no task of the study can be run here; the lines above say what is missing"
+        )
     settings: dict[str, Any] = {
         "jobs": jobs, "executor": executor, "time_limit": time_limit, "display": display,
     }  # fmt: skip

@@ -19,7 +19,7 @@ from targetopt.lab.studies.oracles.arms import (
 from targetopt.types import BadArgument
 
 Scale = Literal["smoke", "quick", "full"]
-"""A rehearsal in a minute or two; half an hour; and the study itself, in sittings."""
+"""A rehearsal, a first look with three seeds, and the study itself with ten, in sittings."""
 
 
 @dataclass(frozen=True)
