@@ -16,7 +16,7 @@ from sklearn.datasets import load_breast_cancer
 
 import targetopt as to
 from targetopt.registry import register_rule
-from targetopt.rules.memory import grown, memory_kind, rows_of
+from targetopt.rules.tables import grown, memory_kind, rows_of
 from targetopt.types import State
 
 
