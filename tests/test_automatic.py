@@ -87,7 +87,10 @@ def test_explain_says_what_was_taken_and_why(capsys: pytest.CaptureFixture[str])
     opt.step(lambda: model(x), black_box(to.losses.Logistic(y)))
     opt.explain()
     said = capsys.readouterr().out
-    assert "TrustRegion, taken automatically because all that is used of the oracle is its gradients" in said
+    assert (
+        "TrustRegion, taken automatically because all that is used of the oracle is its gradients"
+        in said
+    )
     assert f"η = {opt._progress.rule_state['kept']['used']:.3g}" in said
     assert "100 inner steps" in said
     assert "1 oracle calls" in said
