@@ -14,9 +14,10 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,6 +25,8 @@ from sklearn.datasets import load_breast_cancer
 
 import targetopt as to
 from benchmarks.harness import one_thread, save, table
+from targetopt.lab.problems.physics.fields import Density, field
+from targetopt.lab.problems.physics.structures import Structure
 from targetopt.oracle.ledger import Ledger
 from targetopt.oracle.question import Question
 
@@ -31,6 +34,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from oracle_services import PRICE, service
 
 ROWS, WIDTH = 64, 10
+ANCHORS = ("present", "asked")
 QUESTIONS = 15_625  # a million rows
 SYNCS = 5  # of SQLite's in one commit: the journal twice, the directory twice, the file (counted with strace)
 
@@ -216,60 +220,118 @@ def ledger_costs(folder: Path) -> dict[str, Any]:
 
 
 class Sleeping:
-    """Logistic losses of some rows, after a while."""
+    """An oracle that answers after a while."""
 
-    def __init__(self, y: torch.Tensor, seconds: float) -> None:
-        self.loss, self.seconds = to.losses.Logistic(y), seconds
+    def __init__(self, oracle: to.Oracle, seconds: float) -> None:
+        self.oracle, self.seconds = oracle, seconds
 
     def query(self, z: torch.Tensor) -> to.TargetPoint:
         time.sleep(self.seconds)
-        return to.LossOracle(self.loss).query(z)
+        return self.oracle.query(z)
 
 
-def in_flight() -> dict[str, Any]:
-    """Wall time to the loss that the synchronous run ends with, with four questions out."""
+class Race(NamedTuple):
+    """A problem for one question at a time against several: its parts, its questions by number, and its loss."""
+
+    parts: Callable[[], tuple[torch.nn.Module, to.SSO]]
+    question: Callable[[torch.nn.Module, int], tuple[Callable[[], torch.Tensor], to.Oracle]]
+    loss: Callable[[torch.nn.Module], float]
+    steps: int
+
+
+def logistic() -> Race:
+    """A network on mini-batches of labelled data."""
     data = load_breast_cancer()
     x = torch.tensor((data.data - data.data.mean(0)) / data.data.std(0))
     y = torch.tensor(2.0 * data.target - 1)
     batches = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))[:560].split(70)
-    latency, steps = 0.25, 40
 
     def parts() -> tuple[torch.nn.Module, to.SSO]:
         torch.manual_seed(0)
         model = torch.nn.Sequential(
             torch.nn.Linear(30, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1), torch.nn.Flatten(0)
         ).double()
-        return model, to.SSO(model.parameters(), lr=2.0, inner=to.Armijo(max_steps=5))
+        inner = to.Armijo(max_steps=5)
+        return model, to.SSO(model.parameters(), lr=2.0, rule=to.GradientStep(), inner=inner)
+
+    def question(model: torch.nn.Module, number: int) -> Any:
+        rows = batches[number % len(batches)]
+        return lambda: model(x[rows]), to.LossOracle(to.losses.Logistic(y[rows]))
 
     def loss(model: torch.nn.Module) -> float:
         with torch.no_grad():
             return float(to.losses.Logistic(y).value(model(x)).mean())
 
-    model, opt = parts()
-    start = time.perf_counter()
-    for step in range(steps):
-        rows = batches[step % len(batches)]
-        opt.step(lambda rows=rows: model(x[rows]), Sleeping(y[rows], latency))
-    synchronous, wanted = time.perf_counter() - start, loss(model)
+    return Race(parts, question, loss, steps=40)
 
-    model, opt = parts()
-    asynchronous = to.Asynchronous(opt, in_flight=4)
+
+def three_loads() -> Race:
+    """A structure designed by a neural field for three loads in turn; an oracle is a finite element solver.
+
+    The loss is the mean over the loads of the compliance relative to that of an even design. All questions are
+    about the same targets, the densities, which is harder for late answers than questions about different examples.
+    """
+    shape = (12, 6)
+    beams = [Structure(*shape, case, radius=1.5) for case in ("mbb", "cantilever", "bridge")]
+    even = [beam.solve(np.full(beam.size, 0.5)).compliance for beam in beams]
+
+    def solved(z: torch.Tensor, k: int) -> tuple[float, torch.Tensor]:
+        solution = beams[k].solve(z.numpy())
+        return solution.compliance / even[k], torch.from_numpy(solution.gradient) / even[k]
+
+    def parts() -> tuple[torch.nn.Module, to.SSO]:
+        torch.manual_seed(0)
+        density = Density(shape, beams[0].kernel, 0.5)
+        model = torch.nn.ModuleDict({"field": field("fourier", shape), "density": density})
+        inner = to.LBFGS(max_steps=10)
+        return model, to.SSO(model.parameters(), lr=0.01, rule=to.GradientStep(), inner=inner)
+
+    def design(model: Any) -> torch.Tensor:
+        return model["density"](model["field"]())  # type: ignore[no-any-return]
+
+    def question(model: torch.nn.Module, number: int) -> Any:
+        return lambda: design(model), to.ScalarOracle(lambda z: solved(z, number % 3))
+
+    def loss(model: torch.nn.Module) -> float:
+        with torch.no_grad():
+            z = design(model)
+        return sum(solved(z, k)[0] for k in range(3)) / 3
+
+    return Race(parts, question, loss, steps=18)
+
+
+def in_flight(race: Race, latency: float = 0.25) -> dict[str, Any]:
+    """Wall time to the loss that the synchronous run ends with, with four questions out, for both anchors."""
+    model, opt = race.parts()
+    start = time.perf_counter()
+    for step in range(race.steps):
+        forward, oracle = race.question(model, step)
+        opt.step(forward, Sleeping(oracle, latency))
+    synchronous, wanted = time.perf_counter() - start, race.loss(model)
+    found = {"latency": latency, "loss": wanted, "steps": race.steps, "seconds": synchronous}
+    return found | {
+        anchor: _raced(race, anchor, wanted, latency, synchronous) for anchor in ANCHORS
+    }
+
+
+def _raced(
+    race: Race, anchor: Any, wanted: float, latency: float, synchronous: float
+) -> dict[str, Any]:
+    model, opt = race.parts()
+    asynchronous = to.Asynchronous(opt, in_flight=4, anchor=anchor)
     start = time.perf_counter()
     step = used = 0
-    while loss(model) > wanted and used < 20 * steps:
-        rows = batches[step % len(batches)]
-        late = asynchronous.step(lambda rows=rows: model(x[rows]), Sleeping(y[rows], latency))
+    while not (reached := race.loss(model) <= wanted) and used < 4 * race.steps:
+        forward, oracle = race.question(model, step)
+        late = asynchronous.step(forward, Sleeping(oracle, latency))
         step, used = step + 1, used + len(late)
     seconds = time.perf_counter() - start
     asynchronous.finish()
     return {
-        "latency": latency,
-        "loss": wanted,
-        "synchronous_seconds": synchronous,
-        "synchronous_steps": steps,
-        "asynchronous_seconds": seconds,
-        "asynchronous_steps": used,
-        "ratio": seconds / synchronous,
+        "reached": reached,
+        "answers": used,
+        "seconds": seconds,
+        "ratio": seconds / synchronous if reached else None,
     }
 
 
@@ -302,7 +364,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         rates, ledger = throughput(folder), ledger_costs(folder)
-    late, ray = in_flight(), over_ray()
+    late = {"logistic": in_flight(logistic()), "three loads": in_flight(three_loads())}
+    ray = over_ray()
     replay = ledger["replay_rows_per_second"]
     rows = [
         [
@@ -333,13 +396,18 @@ def main() -> None:
             least(replay, 1e5),
         ],
         ["  per second of CPU", f"{ledger['replay_rows_per_cpu_second']:.0f}", ""],
-        [
-            "four in flight: wall time over synchronous, same loss",
-            f"{late['ratio']:.3f}",
-            f"≤ 0.4: {'yes' if late['ratio'] <= 0.4 else 'NO'}",
-        ],
         ["Ray, 2 → 4 workers: times as fast", f"{ray['ratio']:.2f}", least(ray["ratio"], 1.8)],
     ]
+    for name, found in late.items():
+        for anchor in ANCHORS:
+            ratio = found[anchor]["ratio"]
+            rows.append(
+                [
+                    f"four in flight, {name}, anchor {anchor!r}: wall time over synchronous, same loss",
+                    "not reached" if ratio is None else f"{ratio:.3f}",
+                    f"≤ 0.4: {'yes' if ratio is not None and ratio <= 0.4 else 'NO'}",
+                ]
+            )
     table(["what", "measured", "wanted"], rows)
     payload = {
         "load_average": os.getloadavg(),

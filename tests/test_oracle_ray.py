@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import threading
 import time
 
+import numpy as np
 import pytest
 import torch
 
 import targetopt as to
+from imitation_parts import PointMass, spring
+from targetopt import imitation as im
 from targetopt.oracle.errors import OracleUnavailable
 
 ray = pytest.importorskip("ray")
@@ -24,6 +28,9 @@ pytestmark = [
 @pytest.fixture(scope="module", autouse=True)
 def _cluster():
     here = os.path.dirname(__file__)  # workers import what they are sent from here
+    os.environ.setdefault(
+        "RAY_worker_niceness", "0"
+    )  # by default they yield to every other process
     path = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
     ray.init(
         num_cpus=4,
@@ -145,3 +152,100 @@ def test_a_student_trains_over_ray(tmp_path):
     with to.RayOracle(factory(tmp_path), workers=2, cpus=0.5, batch=6) as oracle:
         far = trained(oracle)
     assert torch.equal(far, trained(to.GradientOracle(Simulator(str(tmp_path), 0.0))))
+
+
+# -- rounds of imitation ----------------------------------------------------------------------------------
+
+
+class Noting(PointMass):
+    """Notes its process, so that a test can kill it; slow enough to be killed in the middle of a round."""
+
+    def __init__(self, folder, seconds=0.0):
+        super().__init__()
+        self.seconds = seconds
+        with open(os.path.join(folder, str(os.getpid())), "a"):
+            pass
+
+    def step(self, action):
+        time.sleep(self.seconds)
+        return super().step(action)
+
+
+def acting(states, rng):
+    return rng.uniform(-1, 1, (len(states), 1))
+
+
+def gathered(gatherer, sizes=(50, 7, 40)):
+    return [gatherer.gather(n, acting, spring) for n in sizes]
+
+
+def assert_same(far, near):
+    for a, b in zip(far, near, strict=True):
+        for name, values in vars(b).items():
+            np.testing.assert_array_equal(getattr(a, name), values, strict=True)
+
+
+def test_rounds_over_workers_have_the_local_numbers_though_workers_are_killed(tmp_path):
+    local = im.make_gatherer(PointMass, copies=5, seed=3, burn_in=10)
+    near = gathered(local)
+    over = im.OverRay(workers=2, cpus=0.5)
+    make = functools.partial(Noting, str(tmp_path), 0.01)
+    ours = str(os.getpid())  # the environment that is looked at here
+    far = im.make_gatherer(make, copies=5, seed=3, burn_in=10, over=over)
+
+    def kill():
+        while not (found := [p.name for p in tmp_path.iterdir() if p.name != ours]):
+            time.sleep(0.01)
+        time.sleep(0.1)  # in the middle of a round
+        os.kill(int(found[0]), signal.SIGKILL)
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    assert_same(gathered(far), near)
+    thread.join()
+    assert far.copies.replaced == 1
+    assert (far.interactions, far.burn_in_steps) == (local.interactions, local.burn_in_steps)
+    state, expected = far.copies.state_dict(), local.copies.state_dict()
+    assert all(np.array_equal(state[name], expected[name]) for name in expected)
+
+    again = im.make_gatherer(
+        make, copies=5, seed=3, burn_in=10, over=over
+    )  # goes on in new workers
+    again.load_state_dict(far.state_dict())
+    far.close()
+    assert_same(gathered(again), gathered(local))
+    again.close()
+
+
+def test_a_simulator_that_kills_its_workers_is_given_up_after_some_attempts():
+    class Deadly(PointMass):
+        def step(self, action):
+            if self.age == 3:
+                os._exit(1)
+            return super().step(action)
+
+    over = im.OverRay(workers=1, cpus=0.5, attempts=2)
+    gatherer = im.make_gatherer(Deadly, copies=2, seed=0, burn_in=0, over=over)
+    with pytest.raises(im.EnvironmentFailed, match="its worker died 2 times over the same step"):
+        gatherer.gather(20, acting, spring)
+    assert gatherer.interactions == 8
+    gatherer.close()
+
+
+@pytest.mark.parametrize("env", ["Swimmer-v5", PointMass])
+def test_imitation_over_ray_is_the_local_run(env):
+    expert = spring if env is PointMass else lambda states: 0.5 * np.tanh(states[:, 3:5])
+
+    def run(gather):
+        result = im.train(
+            env, expert, rounds=3, states_per_round=60, copies=4, held_out=0, evaluate_every=0,
+            gather=gather, progress=False, behaviour="dagger", rule=to.GradientStep(),
+            inner=to.GradientDescent(step_size=0.1, max_steps=2),
+        )  # fmt: skip
+        return result, [p.detach().clone() for p in result.policy.parameters()]
+
+    near, weights = run(None)
+    far, other = run(im.OverRay(workers=2, cpus=0.5))
+    assert all(torch.equal(a, b) for a, b in zip(other, weights, strict=True))
+    assert far.questions == near.questions
+    assert [r.loss for r in far.history] == [r.loss for r in near.history]

@@ -22,6 +22,7 @@ from targetopt.imitation.rounds import Training
 from targetopt.imitation.simulation.behaviour import Behaviour, Geometric, Mixture, mixture, noisy
 from targetopt.imitation.simulation.environment import Environment, EnvironmentFailed
 from targetopt.imitation.simulation.gather import Batch, Gatherer, make_gatherer
+from targetopt.imitation.simulation.over_ray import OverRay
 from targetopt.imitation.stable_baselines import from_stable_baselines3
 from targetopt.imitation.teacher import Teacher, labelled
 from targetopt.imitation.training import train
@@ -42,6 +43,7 @@ __all__ = [
     "Mixture",
     "Network",
     "NetworkExpert",
+    "OverRay",
     "Prices",
     "Replay",
     "Result",

@@ -24,7 +24,8 @@ from targetopt.imitation.result import Result, Round
 from targetopt.imitation.rounds import Training
 from targetopt.imitation.simulation.behaviour import Mixture, mixture
 from targetopt.imitation.simulation.environment import Environment, EnvironmentFailed, EnvLike
-from targetopt.imitation.simulation.gather import make_gatherer
+from targetopt.imitation.simulation.gather import Gatherer, make_gatherer
+from targetopt.imitation.simulation.over_ray import OverRay
 from targetopt.imitation.teacher import Teacher
 from targetopt.imitation.update import (
     OptimizerFactory,
@@ -57,6 +58,7 @@ def train(
     seed: int = 0,
     copies: int | None = None,
     fast: bool | Literal["auto"] = "auto",
+    gather: OverRay | None = None,
     evaluate_every: int = 5,
     evaluation_episodes: int = 10,
     held_out: int = 2000,
@@ -96,6 +98,8 @@ def train(
         seed: of the policy's weights and of everything random in gathering.
         copies: simulators that take turns; 20 by default.
         fast: as for `make_gatherer`.
+        gather: where rounds are gathered: here by default, or on a Ray cluster, ``OverRay(workers=4)``, with the same
+            numbers. The return is measured here.
         evaluate_every: rounds between two evaluations of the return; the last is always evaluated.
             0 for never.
         evaluation_episodes: episodes of an evaluation.
@@ -134,12 +138,14 @@ def train(
     if evaluate_every < 0:
         raise BadArgument(f"evaluate_every={evaluate_every!r} must be at least 0 (0: never)")
     environment = Environment(env)
+    gatherer: Gatherer | None = None
     try:
         teacher = Teacher(_expert(expert, environment), environment)
         policy = _policy(learner, std, environment, seed)
         update = _update(policy, lr, rule, inner, schedule, optimizer, steps)
+        gatherer = make_gatherer(environment, copies=copies, seed=seed, fast=fast, over=gather)
         training = Training(
-            make_gatherer(environment, copies=copies, seed=seed, fast=fast),
+            gatherer,
             teacher,
             policy,
             update,
@@ -164,6 +170,8 @@ def train(
         with display(rounds, training.measurement.expert_return, wanted=progress) as show:
             _run(training, path, rounds, evaluate_every, [show, *([callback] if callback else [])])
     finally:
+        if gatherer is not None:
+            gatherer.close()
         environment.close()
     _sign(training)
     return training.result

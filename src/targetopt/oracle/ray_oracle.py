@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 
+from targetopt.oracle.cluster import Cluster, told
 from targetopt.oracle.columns import Column, Columns
 from targetopt.oracle.forms import Form
 from targetopt.oracle.ledger import Request
@@ -17,7 +17,7 @@ from targetopt.oracle.question import Question
 from targetopt.oracle.remote.function import MISTAKES, named
 from targetopt.oracle.remote.oracle import RemoteOracle
 from targetopt.oracle.remote.outcome import Failed, Reply, Transport
-from targetopt.types import BadArgument, MissingCapability, checked_whole
+from targetopt.types import BadArgument, checked_whole
 
 
 class RayOracle(RemoteOracle):
@@ -98,23 +98,11 @@ class Workers:
     def __init__(
         self, factory: Callable[[], Callable[..., Any]], form: Form, count: int, cpus: float
     ) -> None:
-        try:
-            import ray
-        except ImportError as error:
-            raise MissingCapability(
-                "RayOracle needs Ray, which is not installed: pip install 'targetopt[ray]'"
-            ) from error
-        self.ray: Any = ray
+        self.cluster = Cluster("RayOracle", count, cpus)
         self.form = form
         self.replaced = 0
-        self._own = not ray.is_initialized()
-        if self._own:
-            address = os.environ.get("RAY_ADDRESS")
-            cluster = {"address": address} if address else {"num_cpus": max(1, round(count * cpus))}
-            ray.init(**cluster, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-        # One that dies is ours to replace, and its request ours to ask again: Ray does neither.
-        self._class = ray.remote(num_cpus=cpus, max_restarts=0, max_task_retries=0)(_Worker)
-        self._factory = ray.put(factory)
+        self._class = self.cluster.actors_of(_Worker)
+        self._factory = self.cluster.ray.put(factory)
         self.actors = [self._class.remote(self._factory) for _ in range(count)]
         self._free: asyncio.Queue[Any] | None = None
 
@@ -126,21 +114,19 @@ class Workers:
         actor = await self._free.get()
         try:
             answer = await asyncio.wrap_future(actor.answer.remote(list(columns.values())).future())
-        except self.ray.exceptions.RayTaskError as error:
+        except self.cluster.ray.exceptions.RayTaskError as error:
             self._free.put_nowait(actor)
             raise _said(error) from error.cause
         except BaseException as error:  # dead, or busy with what nobody waits for any more
             self._free.put_nowait(self._replacement(actor))
-            if isinstance(error, self.ray.exceptions.RayError):
-                lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-                told = " … ".join(dict.fromkeys([lines[0][:200], lines[-1][:200]]))
-                raise Failed(f"a worker died: {told}", lost=True) from error
+            if isinstance(error, self.cluster.ray.exceptions.RayError):
+                raise Failed(f"a worker died: {told(error)}", lost=True) from error
             raise
         self._free.put_nowait(actor)
         return Reply(named(answer, self.form))
 
     def _replacement(self, actor: Any) -> Any:
-        self.ray.kill(actor, no_restart=True)
+        self.cluster.end(actor)
         self.replaced += 1
         fresh = self._class.remote(self._factory)
         self.actors = [fresh if known is actor else known for known in self.actors]
@@ -151,13 +137,11 @@ class Workers:
 
     def shut_down(self) -> None:
         """End the workers, and the cluster if it was started here."""
-        if not self.ray.is_initialized():
-            return
-        for actor in self.actors:
-            self.ray.kill(actor, no_restart=True)
+        if self.cluster.running:
+            for actor in self.actors:
+                self.cluster.end(actor)
         self.actors = []
-        if self._own:
-            self.ray.shutdown()
+        self.cluster.shut_down()
 
 
 def _said(error: Any) -> Exception:

@@ -78,3 +78,6 @@ class Copies(ABC):
 
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+    def close(self) -> None:  # noqa: B027
+        """Let go of what the copies hold beside their environment."""

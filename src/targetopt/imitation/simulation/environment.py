@@ -35,6 +35,7 @@ class Environment:
         source: an id, an environment, or a function without arguments that makes one.
 
     Attributes:
+        source: what it was opened with.
         name: the id, or the class's name.
         prototype: one instance of it.
         low, high: the action box.
@@ -44,6 +45,7 @@ class Environment:
 
     def __init__(self, source: EnvLike) -> None:
         gymnasium = package("gymnasium", "Imitation learning")
+        self.source = source
         self._make, self.prototype = _opened(gymnasium, source)
         self._made = [] if self._make is None else [self.prototype]
         spec = self.prototype.spec

@@ -15,6 +15,7 @@ from targetopt.imitation.simulation.behaviour import Behaviour
 from targetopt.imitation.simulation.copies import Copies, Failure, Ids
 from targetopt.imitation.simulation.environment import Environment, EnvironmentFailed, EnvLike
 from targetopt.imitation.simulation.loop import LoopCopies
+from targetopt.imitation.simulation.over_ray import OverRay, RayCopies
 from targetopt.imitation.simulation.simulator import SimulatorCopies, obstacle
 from targetopt.imitation.teacher import Teacher
 from targetopt.types import BadAnswer, BadArgument, positive_int
@@ -208,6 +209,7 @@ class Gatherer:
 
     def close(self) -> None:
         """Close the environment and its copies."""
+        self.copies.close()
         self.environment.close()
 
 
@@ -219,6 +221,7 @@ def make_gatherer(
     fast: bool | Literal["auto"] = "auto",
     burn_in: int | None = None,
     threads: int = 1,
+    over: OverRay | None = None,
 ) -> Gatherer:
     """A gatherer for an environment, on the fast path where there is one.
 
@@ -230,6 +233,7 @@ def make_gatherer(
             it; False is the plain Gymnasium loop.
         burn_in: longest burn-in of a copy, in steps; None means one episode.
         threads: native threads of the fast path; the bits do not depend on them.
+        over: the Ray cluster on which the simulators live; here by default. The bits do not depend on it.
 
     Example:
         >>> gatherer = make_gatherer("Hopper-v5", copies=4, burn_in=0)
@@ -240,7 +244,11 @@ def make_gatherer(
         ((100, 11), (100, 3))
     """
     environment = env if isinstance(env, Environment) else Environment(env)
-    made = make_copies(environment, copies, fast, positive_int("threads", threads))
+    if over is None:
+        made = make_copies(environment, copies, fast, positive_int("threads", threads))
+    else:
+        count = positive_int("copies", COPIES if copies is None else copies)
+        made = RayCopies(environment, count, over, fast, make_copies)
     return Gatherer(made, seed=seed, burn_in=burn_in)
 
 
