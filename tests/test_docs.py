@@ -18,7 +18,7 @@ def python(*arguments: str) -> str:
         capture_output=True,
         text=True,
         cwd=ROOT,
-        timeout=240,
+        timeout=800,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

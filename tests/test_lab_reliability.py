@@ -513,7 +513,7 @@ def held(out: Path) -> list[str]:
     return [name for name in Locks(out / "locks").alive() if "." not in name and name != "store"]
 
 
-def wait_until(condition: Callable[[], Any], seconds: float = 120.0) -> None:
+def wait_until(condition: Callable[[], Any], seconds: float = 600.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "nothing happened"
@@ -536,7 +536,7 @@ def test_a_runner_stopped_and_continued_beside_another(tmp_path: Path) -> None:
         assert held(out) == [kept]
         assert kept in shown(out)
         os.killpg(first.pid, signal.SIGCONT)
-        outputs = [runner.communicate(timeout=120)[0] for runner in (first, second)]
+        outputs = [runner.communicate(timeout=600)[0] for runner in (first, second)]
     finally:
         for runner in (first, second):
             if runner.poll() is None:
@@ -618,7 +618,7 @@ def test_processes_started_in_any_way_after_an_import_find_the_same_numbers(
         target=_in_child, args=(str(tmp_path / way), config)
     )
     child.start()
-    child.join(120)
+    child.join(600)
     assert child.exitcode == 0
     found = Store(tmp_path / way).manifest(config.id)
     assert found["digest"] == here.manifest(config.id)["digest"]

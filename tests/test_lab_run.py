@@ -163,7 +163,7 @@ def test_ctrl_c_stops_at_checkpoints_and_says_how_to_go_on(
         time.sleep(0.01)
     time.sleep(0.7)
     os.killpg(runner.pid, signal.SIGINT)  # as a terminal does: to the runner and to its workers
-    output = runner.communicate(timeout=60)[0]
+    output = runner.communicate(timeout=600)[0]
     assert runner.returncode == 130, output
     assert "0 of 6 runs are finished" in output
     assert f"targetopt run {slow} --out {out} --jobs 2" in output

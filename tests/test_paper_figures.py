@@ -262,7 +262,7 @@ def test_ctrl_c_says_how_far_every_figure_is(tmp_path: Path) -> None:
     while not Store(tmp_path).ended() and runner.poll() is None:
         time.sleep(0.05)
     os.killpg(runner.pid, signal.SIGINT)
-    output, _ = runner.communicate(timeout=60)
+    output, _ = runner.communicate(timeout=600)
     assert runner.returncode == 130, output
     line = next(line for line in output.splitlines() if line.startswith("Stopped."))
     counts = re.findall(r"(figA-\S+): (\d+) of (\d+)", line)

@@ -67,7 +67,7 @@ def open_page(browser: Any) -> Iterator[Open]:
         context.set_offline(True)
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(10_000)
+        page.set_default_timeout(120_000)
         page.wrong = []
         page.on("console", lambda message: page.wrong.append(f"console: {message.text}"))
         page.on("pageerror", lambda error: page.wrong.append(f"error: {error}"))

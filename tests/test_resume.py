@@ -41,7 +41,7 @@ def processes() -> ForkServerContext:
 def exit_code(context: ForkServerContext, target: Callable[..., object], *args: object) -> int:
     process = context.Process(target=target, args=args)
     process.start()
-    process.join(timeout=120)
+    process.join(timeout=600)
     assert process.exitcode is not None, "the run hangs"
     return process.exitcode
 
