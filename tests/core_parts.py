@@ -89,14 +89,18 @@ class Problem:
 
     def step(self, opt: to.SSO, step: int) -> to.StepReport:
         rows = self.index(step)
-        everything = self.everything if opt.rule.everywhere else None
+        everything = self.wanted_by(opt)
         return opt.step(
             lambda: self.forward(rows), self.oracle(rows), index=rows, regularise_on=everything
         )
 
     def everything(self) -> Tensor:
         """The targets of all rows, for rules whose surrogate is of all data."""
-        return self.forward(torch.arange(self.rows))
+        return self.forward(torch.arange(self.rows, device="cpu"))
+
+    def wanted_by(self, opt: to.SSO) -> Callable[[], Tensor] | None:
+        """What ``regularise_on=`` must be: the forward of all rows, if the rule's surrogate is of them."""
+        return self.everything if opt.rule.everywhere else None
 
 
 def problem(rule: str, solver: str, *, seed: int = 0) -> Problem:

@@ -86,7 +86,8 @@ def run(rule: str, solver: str, path: Path, die_at: int | None = None) -> int:
             event()
             return p.forward(rows)
 
-        report = opt.step(forward, EventfulOracle(p.oracle(rows), event), index=rows)
+        oracle, everything = EventfulOracle(p.oracle(rows), event), p.wanted_by(opt)
+        report = opt.step(forward, oracle, index=rows, regularise_on=everything)
         losses = [*losses, [report.loss, report.eta, report.surrogate_decrease]]
         save(path, p.model, opt, event, losses=losses)
     return event.seen

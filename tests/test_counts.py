@@ -60,8 +60,13 @@ class WatchedOracle:
 
 def watched_step(p: Problem, opt: to.SSO, step: int, seen: Counter[str]) -> to.StepReport:
     rows = p.index(step)
-    forward = watched_forward(lambda: p.forward(rows), seen)
-    return opt.step(forward, WatchedOracle(p.oracle(rows), seen), index=rows)
+    forward, oracle = (
+        watched_forward(lambda: p.forward(rows), seen),
+        WatchedOracle(p.oracle(rows), seen),
+    )
+    wanted = p.wanted_by(opt)
+    everything = None if wanted is None else watched_forward(wanted, seen)
+    return opt.step(forward, oracle, index=rows, regularise_on=everything)
 
 
 def counts(report: to.Counts) -> dict[str, int]:

@@ -41,6 +41,7 @@ class Scene:
     oracle: Any
     answers: list[Any] | None = None
     index: Tensor | None = None
+    everything: Callable[[], Tensor] | None = None
 
     def __post_init__(self) -> None:
         self.step()
@@ -51,7 +52,7 @@ class Scene:
     def step(self, oracle: Any = None) -> to.StepReport:
         opt: Any = self.world.opt
         source = self.oracle if oracle is None else oracle
-        return opt.step(self.forward, source, index=self.index)
+        return opt.step(self.forward, source, index=self.index, regularise_on=self.everything)
 
     def lines(self) -> int:
         self.world.put_back()
@@ -100,7 +101,12 @@ def classifier(rule: str, solver: str) -> Scene:
         answering, value=loss.value, curvature=loss.curvature, smoothness=loss.smoothness
     )
     return Scene(
-        World(p.model, opt), lambda: p.forward(rows), oracle, answering.answers, index=rows
+        World(p.model, opt),
+        lambda: p.forward(rows),
+        oracle,
+        answering.answers,
+        index=rows,
+        everything=p.wanted_by(opt),
     )
 
 

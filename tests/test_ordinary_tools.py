@@ -431,7 +431,8 @@ def test_every_tensor_is_made_where_the_parameters_are(rule: str, solver: str) -
     oracles = [p.oracle(rows) for rows in batches]
     with default_device("meta"):
         for rows, oracle in zip(batches, oracles, strict=True):
-            report = opt.step(lambda rows=rows: p.forward(rows), oracle, index=rows)
+            forward, everything = (lambda rows=rows: p.forward(rows)), p.wanted_by(opt)
+            report = opt.step(forward, oracle, index=rows, regularise_on=everything)
     assert math.isfinite(report.surrogate_decrease)
 
 

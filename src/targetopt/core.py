@@ -387,7 +387,8 @@ def _minimised(
     if proposal.returned:
         put_at(targets.params, progress.accepted)
     first = targets.batch if answer.everything is not None and method.rule.everywhere else 0
-    begin = None if proposal.returned else z[first:] if first else z
+    with torch.enable_grad():  # whatever the caller's mode: the first gradient goes through it
+        begin = None if proposal.returned else z[first:] if first else z
     forward = (lambda: frozen()[first:]) if first else frozen
     price = present().largest(float(progress.costs.get("price", UNKNOWN_PRICE)))
     objective = Objective(forward, list(targets.params), surrogate, penalty, begin, price)
