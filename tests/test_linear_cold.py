@@ -11,7 +11,7 @@ from targetopt.linear import backend, fit
 
 pytest.importorskip("numba")
 
-from targetopt.linear.kernels import jit, rules, solvers, sso
+from targetopt.linear.kernels import jit, rules, runs, solvers, sso
 from targetopt.linear.kernels.gathered import gathering
 
 
@@ -29,21 +29,36 @@ def cold(monkeypatch):
     return asked
 
 
-def test_one_process_compiles_all_that_a_run_needs(cold):
-    X, y = np.eye(4), np.array([1.0, -1.0, 1.0, -1.0])
-    with backend.use("numba"):
-        to.linear.Run(X, y, inner=to.Armijo(max_steps=2), batch_size=2)
-        assert cold == [{"run", "descend", "gather", "gradient_step"}]
-        to.linear.Run(X, y, inner=to.Armijo(max_steps=2), batch_size=2)
-        assert len(cold) == 1  # what was prepared once is not asked for again
-        to.linear.Run(X, y, inner=to.LBFGS(max_steps=2), rule=to.LineSearch())
-    assert cold[1:] == [{"lbfgs", "line_search"}]
+def test_what_is_lacking_is_asked_for_at_once_and_once(cold):
+    wanted = (sso.running(), gathering(), rules.gradient_step.request)
+    jit.prepare(*wanted)
+    assert cold == [{"run", "gather", "gradient_step"}]
+    jit.prepare(*wanted)
+    assert len(cold) == 1
+    jit.prepare(*wanted, solvers.descend.request)
+    assert len(cold) == 1  # a single one is compiled when it is first called
 
 
-def test_a_full_batch_needs_no_gathering(cold):
-    with backend.use("numba"):
-        to.linear.Run(np.eye(4), np.array([1.0, -1.0, 1.0, -1.0]), inner=to.Armijo(max_steps=2))
-    assert cold == [{"run", "descend", "gradient_step"}]
+class Asked(Exception):
+    """What a run has asked for; nothing is compiled after it."""
+
+
+@pytest.mark.parametrize(
+    ("method", "needed"),
+    [
+        ({"inner": to.Armijo(), "batch_size": 2}, {"run", "descend", "gather", "gradient_step"}),
+        ({"inner": to.Armijo()}, {"run", "descend", "gradient_step"}),
+        ({"inner": to.LBFGS(), "rule": to.LineSearch()}, {"run", "lbfgs", "line_search"}),
+    ],
+)
+def test_a_run_asks_for_what_it_needs_and_no_more(monkeypatch, method, needed):
+    def prepare(*wanted):
+        raise Asked({kernel.py_func.__qualname__ for kernel, _ in wanted})
+
+    monkeypatch.setattr(runs, "prepare", prepare)
+    with backend.use("numba"), pytest.raises(Asked) as asked:
+        to.linear.Run(np.eye(4), np.array([1.0, -1.0, 1.0, -1.0]), **method)
+    assert asked.value.args == (needed,)
 
 
 def test_the_types_that_are_prepared_are_those_of_the_calls():
