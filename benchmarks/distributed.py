@@ -25,7 +25,7 @@ from torch import Tensor, nn
 import targetopt as to
 from benchmarks.harness import save
 
-ROWS, PIECE, PIECES = 1024, 256, 64
+ROWS, PIECE, PIECES = 2048, 1024, 64
 VOCABULARY, POSITIONS, WIDTH, BEST = 50_000, 1024, 64, 64
 
 
@@ -37,11 +37,7 @@ def peak() -> float:
 def mlp(width: int, layers: int, inputs: int = 256) -> nn.Sequential:
     torch.manual_seed(0)
     sizes = [inputs, *[width] * layers]
-    hidden = [
-        part
-        for a, b in itertools.pairwise(sizes)
-        for part in (nn.Linear(a, b), nn.ReLU())
-    ]
+    hidden = [part for a, b in itertools.pairwise(sizes) for part in (nn.Linear(a, b), nn.ReLU())]
     return nn.Sequential(*hidden, nn.Linear(width, 1), nn.Flatten(0))
 
 
@@ -69,7 +65,7 @@ def rank(number: int, size: int, meeting_point: str) -> dict[str, float]:
     opt = to.SSO(model.parameters(), lr=1.0, inner=to.Armijo(max_steps=4))
     step = lambda: opt.step(lambda: model(rows), to.losses.Logistic(labels))  # noqa: E731
     step()
-    found = measured(step, 5)
+    found = measured(step, 3)
     if size > 1:
         dist.destroy_process_group()
     return found
@@ -77,7 +73,7 @@ def rank(number: int, size: int, meeting_point: str) -> dict[str, float]:
 
 def pieces(kind: str) -> dict[str, float]:
     """One step on one piece, or on 64 of them, cut or whole."""
-    model = mlp(512, 6)
+    model = mlp(256, 6)
     count = PIECE * (1 if kind == "one" else PIECES)
     x, labels = torch.randn(count, 256), torch.ones(count)
     forward = to.Chunked(model, x, PIECE) if kind == "cut" else lambda: model(x)

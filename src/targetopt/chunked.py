@@ -165,13 +165,18 @@ class _Pulled(torch.autograd.Function):
     ) -> Any:
         ctx.chunked, ctx.states, ctx.rows, ctx.params = chunked, states, rows, params
         sums: list[Tensor | None] = [None] * len(params)
+        own: set[int] = set()
         for z, part in _again(chunked, states, rows, v):
             grads = torch.autograd.grad(z, params, grad_outputs=part, allow_unused=True)
             for i, g in enumerate(grads):
                 if g is not None:
                     dense = g.to_dense() if g.is_sparse else g
                     total = sums[i]
-                    sums[i] = dense.clone() if total is None else total.add_(dense)
+                    if total is None:
+                        sums[i] = dense
+                    else:  # the first piece's gradient is autograd's: the sum with it is ours
+                        sums[i] = total.add_(dense) if i in own else total + dense
+                        own.add(i)
         return tuple(
             torch.zeros_like(p) if s is None else s for s, p in zip(sums, params, strict=True)
         )

@@ -87,8 +87,9 @@ class LBFGS(Inner):
 
     def minimise(self, objective: Objective, state: State) -> InnerResult:
         now = objective.start()
-        gradient = _owned(objective.gradient(now))
-        pairs = _Pairs(objective, self.pairs_kept(objective.params))
+        gradient = objective.gradient(now)
+        kept = self.pairs_kept(objective.params)
+        pairs = _Pairs(objective, kept, frugal=kept < self.history)
         carried = dict(state)
         total, reason, steps = 0.0, MAX_STEPS, 0
         pace = self.stopping.pace(self.max_steps, objective.price, objective.largest_decrease)
@@ -97,17 +98,18 @@ class LBFGS(Inner):
             if self.stopping.small_gradient(squared**0.5):
                 reason = GRADIENT
                 break
+            curved = bool(pairs)
             direction = pairs.direction(gradient)
-            slope = objective.dot(gradient, direction) if pairs else -squared
-            first = 1.0 if pairs else float(state.get("step_size", squared**-0.5))
+            slope = objective.dot(gradient, direction) if curved else -squared
+            first = 1.0 if curved else float(state.get("step_size", squared**-0.5))
             found = self._search(objective, now, direction, slope, first)
-            if found is None and pairs:  # stale curvature: once more along the gradient
+            if found is None and curved:  # stale curvature: once more along the gradient
                 pairs.clear()
                 continue
             if found is None:
                 reason = LINE_SEARCH
                 break
-            if not pairs:
+            if not curved:
                 carried["step_size"] = found.alpha
             now, change = found.there, found.change
             pairs.add(direction, gradient, found, slope)
@@ -133,11 +135,12 @@ class LBFGS(Inner):
         line = Line(objective, now, direction)
         low, high = 0.0, float("inf")
         best: _Found | None = None
+        gradient: list[Tensor] = []
         for _ in range(self.max_backtracks):
             there, change = line.trial(alpha)
             if change <= self.SUFFICIENT * alpha * slope:
-                best = None  # its memory first
-                gradient = _owned(objective.gradient(there))
+                best, gradient = None, []  # their memory first
+                gradient = objective.gradient(there)
                 new_slope = objective.dot(gradient, direction)
                 best = _Found(alpha, there, gradient, change, new_slope)
                 if new_slope >= self.CURVATURE * slope:
@@ -187,13 +190,20 @@ class _Pair(NamedTuple):
 class _Pairs:
     """The last pairs and the two-loop recursion. Nothing is allocated that can be written over.
 
-    Fresh memory of the size of the parameters costs more than the arithmetic on it: every page of it has
-    to be fetched from the system. So the oldest pair's memory becomes the next direction's.
+    Fresh memory of the size of the parameters costs about as much as the arithmetic on it: every page of it has
+    to be fetched from the system. So the oldest pair's memory becomes the newest one's. Gradients are never written
+    to: autograd may hand out views, one tensor twice, or what a function of the user's keeps.
+
+    Args:
+        objective: gives inner products.
+        most: pairs kept.
+        frugal: free the oldest pair as soon as the direction is known, where memory is dearer than time.
     """
 
-    def __init__(self, objective: Objective, most: int) -> None:
+    def __init__(self, objective: Objective, most: int, *, frugal: bool) -> None:
         self.objective = objective
         self.most = most
+        self.frugal = frugal
         self._pairs: deque[_Pair] = deque()
         self._spare: list[Tensor] = []
         self._along = 0.0  # −(newest s)·gradient, which the search has computed already
@@ -223,36 +233,28 @@ class _Pairs:
         torch._foreach_mul_(q, newest.curvature / newest.squared)
         for pair, weight in zip(self._pairs, reversed(weights), strict=True):
             torch._foreach_add_(q, pair.s, alpha=weight - dot(pair.y, q) / pair.curvature)
+        if self.frugal and len(self._pairs) == self.most:
+            del pair, newest
+            self._pairs.popleft()
         return q
 
     def add(
         self, direction: list[Tensor], before: list[Tensor], found: _Found, slope: float
     ) -> None:
-        """The pair of the step αd, in the memory of the direction and of the gradient before it."""
-        dot, rise = self.objective.dot, found.slope - slope
-        s, y = direction, before
-        torch._foreach_neg_(y)
-        torch._foreach_add_(y, found.gradient)
+        """The pair of the step αd, in the memory of the direction."""
+        dot, rise, s = self.objective.dot, found.slope - slope, direction
         torch._foreach_mul_(s, found.alpha)
+        if len(self._pairs) == self.most:
+            oldest = self._pairs.popleft()
+            self._spare, y = oldest.s, oldest.y
+            torch._foreach_copy_(y, found.gradient)
+            torch._foreach_sub_(y, before)
+        else:
+            y = list(torch._foreach_sub(found.gradient, before))
         # y·s without another pass, unless it would be a small difference of large numbers
         curvature = found.alpha * rise if rise > 1e-2 * abs(slope) else dot(y, s)
-        if not curvature > 0:
-            self._spare = s
-            if self._pairs:
-                self._along = -dot(self._pairs[-1].s, found.gradient)
-            return
-        if len(self._pairs) == self.most:
-            self._spare = self._pairs.popleft().s
-        self._pairs.append(_Pair(s, y, curvature, dot(y, y)))
-        self._along = -found.alpha * found.slope
-
-
-def _owned(tensors: list[Tensor]) -> list[Tensor]:
-    """Tensors that may be written to: autograd may hand out views, or one tensor twice."""
-    seen: set[int] = set()
-    answer = []
-    for tensor in tensors:
-        own = tensor._base is None and tensor.is_contiguous() and tensor.data_ptr() not in seen
-        seen.add(tensor.data_ptr())
-        answer.append(tensor if own else tensor.contiguous().clone())
-    return answer
+        if curvature > 0:
+            self._pairs.append(_Pair(s, y, curvature, dot(y, y)))
+            self._along = -found.alpha * found.slope
+        elif self._pairs:
+            self._along = -dot(self._pairs[-1].s, found.gradient)
