@@ -158,16 +158,15 @@ def test_a_student_trains_over_ray(tmp_path):
 
 
 class Noting(PointMass):
-    """Notes its process, so that a test can kill it; slow enough to be killed in the middle of a round."""
+    """Notes its process and its steps, so that a test can kill it in the middle of a round."""
 
-    def __init__(self, folder, seconds=0.0):
+    def __init__(self, folder):
         super().__init__()
-        self.seconds = seconds
-        with open(os.path.join(folder, str(os.getpid())), "a"):
-            pass
+        self.notes = os.path.join(folder, str(os.getpid()))
 
     def step(self, action):
-        time.sleep(self.seconds)
+        with open(self.notes, "a") as notes:
+            notes.write(".")
         return super().step(action)
 
 
@@ -189,15 +188,13 @@ def test_rounds_over_workers_have_the_local_numbers_though_workers_are_killed(tm
     local = im.make_gatherer(PointMass, copies=5, seed=3, burn_in=10)
     near = gathered(local)
     over = im.OverRay(workers=2, cpus=0.5)
-    make = functools.partial(Noting, str(tmp_path), 0.01)
-    ours = str(os.getpid())  # the environment that is looked at here
+    make = functools.partial(Noting, str(tmp_path))
     far = im.make_gatherer(make, copies=5, seed=3, burn_in=10, over=over)
 
     def kill():
-        while not (found := [p.name for p in tmp_path.iterdir() if p.name != ours]):
-            time.sleep(0.01)
-        time.sleep(0.1)  # in the middle of a round
-        os.kill(int(found[0]), signal.SIGKILL)
+        while not (found := [p for p in tmp_path.iterdir() if p.stat().st_size > 30]):
+            time.sleep(0.001)
+        os.kill(int(found[0].name), signal.SIGKILL)
 
     thread = threading.Thread(target=kill)
     thread.start()
