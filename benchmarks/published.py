@@ -58,6 +58,7 @@ def published() -> Iterator[Published]:
         times = json.loads(path.with_name("facts.json").read_text())["cpu_time"]
         frame = table.to_pandas()
         for run, rows in frame[frame["status"] == "done"].groupby("run", observed=True):
+            rows = rows.drop_duplicates("step")  # a run may stand in several panels
             first = rows.iloc[0]
             curve = {name: rows[name].to_numpy() for name in ("step", *COUNTS, *MEASURED)}
             words = (str(first[name]) for name in ("label", "problem", "batch_size"))
