@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 
 import pytest
 import torch
@@ -53,9 +53,7 @@ class WatchedOracle:
             self.seen["value"] += 1
             return point.value(other)
 
-        return to.TargetPoint(
-            z, point.losses, point.gradients, point.curvature, value, point.smoothness
-        )
+        return replace(point, value=value)
 
 
 def watched_step(p: Problem, opt: to.SSO, step: int, seen: Counter[str]) -> to.StepReport:
