@@ -18,6 +18,7 @@ from matplotlib import image
 from report_directory import HOSTILE, PROBLEMS, add_rows
 from targetopt import registry
 from targetopt.lab.report import lines, multiples, palette, plots
+from targetopt.lab.report import page as reporting
 from targetopt.lab.store.directory import Store
 
 RULES = tuple(registry.rules)
@@ -216,7 +217,7 @@ def test_names_are_never_read_as_mathematics(store: Store) -> None:
     for k, label in enumerate((HOSTILE, "_hidden $x_1$", "数据 🎈")):
         add_rows(store, rows([3.0, 2.0, 1.0]), label=label, problem=problem, lr=k)
     results = lines.gather(store.directory)
-    curves, *_ = plots.draw_all(results, axis="oracle_calls", tau=1.0)
+    curves, *_ = plots.draw_all(results, axis="oracle_calls", tau=1.0).pictures
     drawn = text_of(store.directory / "figures" / f"{curves.name}.pdf")
     assert "_hidden $x_1$" in drawn
     assert "$frac{1}{" in drawn
@@ -229,7 +230,7 @@ def test_figure_has_a_panel_for_every_problem_and_batch_size(store: Store) -> No
             if (problem["name"], batch) != ("wine", 125):
                 add_rows(store, rows([3.0, 2.0, 1.0]), problem=problem, batch=batch)
     results = lines.gather(store.directory)
-    pictures = plots.draw_all(results, axis="oracle_calls", tau=1.0)
+    pictures = plots.draw_all(results, axis="oracle_calls", tau=1.0).pictures
     prices = [f"price-loss-{size}" for size in ("batch-25", "batch-125", "full-batch")]
     assert [p.name for p in pictures] == ["curves-loss", "cost-loss", *prices, "profile-loss"]
     drawn = text_of(store.directory / "figures" / "price-loss-batch-25.pdf")
@@ -243,6 +244,27 @@ def test_figure_has_a_panel_for_every_problem_and_batch_size(store: Store) -> No
         assert drawn.count(problem["label"]) == 1
     picture = image.imread(store.directory / "figures" / "curves-loss.png")
     assert picture.shape[1] > 1.2 * picture.shape[0]  # three columns, two rows
+
+
+def test_of_very_many_panels_those_are_drawn_that_are_looked_at_first(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_rows(store, rows([3.0, 2.0, 1.0]))
+    figures = store.directory / "figures"
+
+    def drawn() -> set[str]:
+        return {path.stem for path in figures.iterdir()}
+
+    reporting.write(store.directory)
+    every, first = drawn(), {"curves-loss", "cost-loss"}
+    assert every > first
+    monkeypatch.setattr(plots, "MOST_PANELS", 2)
+    text = reporting.write(store.directory).read_text("utf-8")
+    assert drawn() == first
+    assert f"very many panels: {len(every - first)} of the figures" in text
+    assert f"targetopt report {store.directory} --all-figures" in text
+    reporting.write(store.directory, all_figures=True)
+    assert drawn() == every
 
 
 def test_a_problem_without_the_metric_has_no_panel(store: Store) -> None:
@@ -293,6 +315,6 @@ def test_a_log_axis_has_two_to_eight_labels(low: float, factor: float) -> None:
 def test_every_axis_can_be_drawn(store: Store, axis: str) -> None:
     add_rows(store, rows([3.0, 2.0, 1.0]))
     results = lines.gather(store.directory)
-    pictures = plots.draw_all(results, axis=axis, tau=50.0)
+    pictures = plots.draw_all(results, axis=axis, tau=50.0).pictures
     expected = "oracle calls × 50 + inner steps" if axis == "cost" else plots.AXIS_TITLES[axis]
     assert pictures[0].title == f"Loss against {expected}"

@@ -34,6 +34,10 @@ def report(
     figures: Annotated[
         bool, typer.Option(help="Draw the figures for print, which takes most of the time.")
     ] = True,
+    all_figures: Annotated[
+        bool,
+        typer.Option("--all-figures", help="Draw all figures, however many panels that are."),
+    ] = False,
 ) -> None:
     """Write report.html, figures as png and pdf, and tables as csv.
 
@@ -43,12 +47,16 @@ def report(
 
         targetopt report results/grid --no-figures
 
+        targetopt report results/large --all-figures
+
         targetopt report results/grid --x cost --tau 1000
     """
     with clear_errors():
         from targetopt.lab.report import page as reporting
 
-        path = reporting.write(directory, open_x=x.value, tau=tau, figures=figures)
+        path = reporting.write(
+            directory, open_x=x.value, tau=tau, figures=figures, all_figures=all_figures
+        )
         console.print("Report:", Text(str(path.resolve())), soft_wrap=True, highlight=False)
 
 

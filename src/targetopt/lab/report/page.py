@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import contextlib
 import hashlib
+import math
+import shlex
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,6 +33,7 @@ def write(
     tau: float = 100.0,
     further: Sequence[Picture] = (),
     figures: bool = True,
+    all_figures: bool = False,
 ) -> Path:
     """Write ``report.html``, ``figures/*.png|pdf`` and ``tables/*.csv`` into a result directory.
 
@@ -45,6 +48,7 @@ def write(
         tau: τ, the cost of one oracle call in inner steps, from 1 to 10 000.
         further: pictures that lie in ``figures`` already, to be listed before the others.
         figures: whether to draw the figures for print, which takes most of the time.
+        all_figures: whether to draw all of them, however many panels that are.
 
     Returns:
         The path of the page.
@@ -61,8 +65,11 @@ def write(
         for metric in results.metrics
     }
     tables = summary.write_tables(results, finals, axis=open_x, tau=tau)
-    drawn = plots.draw_all(results, axis=open_x, tau=tau) if figures else []
-    pictures = [*further, *drawn]
+    most = math.inf if all_figures else plots.MOST_PANELS
+    drawn = plots.Drawn([], [])
+    if figures:
+        drawn = plots.draw_all(results, axis=open_x, tau=tau, most=most)
+    pictures = [*further, *drawn.pictures]
     script = "\n".join((_ASSETS / name).read_text("utf-8") for name in ("chart.js", "report.js"))
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_ASSETS),
@@ -84,6 +91,8 @@ def write(
         failures=_failures(results),
         judged=judged,
         pictures=pictures,
+        left_out=drawn.left_out,
+        redraw=f"targetopt report {shlex.quote(str(directory))} --all-figures",
         choices=tuning.read(results.directory),
         tables=tables,
         style=(_ASSETS / "report.css").read_text("utf-8"),

@@ -35,8 +35,15 @@ AXIS_TITLES = {
 PRICES = (1.0, 10.0, 100.0, 1000.0)
 """Oracle costs τ for which curves are drawn against the modelled cost."""
 
-OURS = ("curves-", "rules-", "cost-", "price-", "profile-")
-"""How the names of figures begin: what else lies in the folder is somebody else's."""
+
+MOST_PANELS = 250
+"""How many panels are drawn unless all are asked for: 10 problems at 5 batch sizes are 50 in each figure of curves."""
+
+IN_ORDER = ("curves-", "cost-", "profile-", "rules-", "price-")
+"""How the names of figures begin, those that are looked at first before the others.
+
+What else lies in the folder is somebody else's.
+"""
 
 
 @dataclass(frozen=True)
@@ -66,26 +73,55 @@ class Sheet:
     paint: Painter[Cell]
 
 
-def draw_all(results: Results, *, axis: str, tau: float) -> list[Picture]:
-    """Write every figure to ``DIR/figures``, and take away those that an earlier report left there.
+@dataclass(frozen=True)
+class Drawn:
+    """The figures that were drawn, and those that a directory of very many panels would have as well."""
+
+    pictures: list[Picture]
+    left_out: list[Picture]
+
+
+def draw_all(results: Results, *, axis: str, tau: float, most: float = MOST_PANELS) -> Drawn:
+    """Write figures to ``DIR/figures``, and take away those that an earlier report left there.
 
     One a metric, rows problems and columns batch sizes, and one a further panel. For the first metric also
     one a problem with a row for each target-space rule (the paper's figure 2), what reaching a
     common level costs, for each batch size the curves against modelled cost for some τ, and, over all
     of them, how often a method is nearly the cheapest.
+
+    Args:
+        results: what is drawn.
+        axis: the x-axis of the curves.
+        tau: the cost of one oracle call in inner steps.
+        most: panels in all. Kinds of figures are drawn in the order of :data:`IN_ORDER` while they fit.
     """
     folder = results.directory / "figures"
     with explained(folder):
         folder.mkdir(exist_ok=True)
-    sheets = [sheet for sheet in _sheets(results, axis, tau) if sheet.cells]
+    every = [sheet for sheet in _sheets(results, axis, tau) if sheet.cells]
+    sheets = _fitting(every, most)
     for sheet in sheets:
         _save(results, sheet)
     kept = {sheet.picture.name for sheet in sheets}
     for path in folder.iterdir():
-        ours = path.stem.startswith(OURS) and path.suffix in (".png", ".pdf")
+        ours = path.stem.startswith(IN_ORDER) and path.suffix in (".png", ".pdf")
         if ours and path.stem not in kept:
             path.unlink()
-    return [sheet.picture for sheet in sheets]
+    left_out = [sheet.picture for sheet in every if sheet.picture.name not in kept]
+    return Drawn([sheet.picture for sheet in sheets], left_out)
+
+
+def _fitting(sheets: Sequence[Sheet], most: float) -> list[Sheet]:
+    """Those of the first kind, and of every further kind that fits as a whole."""
+    kept: set[str] = set()
+    panels = 0
+    for kind in IN_ORDER:
+        of_kind = [sheet for sheet in sheets if sheet.picture.name.startswith(kind)]
+        more = sum(len(sheet.cells) for sheet in of_kind)
+        if panels + more <= most or kind == IN_ORDER[0]:
+            panels += more
+            kept.update(sheet.picture.name for sheet in of_kind)
+    return [sheet for sheet in sheets if sheet.picture.name in kept]
 
 
 def _sheets(results: Results, axis: str, tau: float) -> Iterator[Sheet]:
