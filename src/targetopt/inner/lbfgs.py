@@ -224,7 +224,8 @@ class _Pairs:
             q = list(torch._foreach_neg(gradient))
         if not self._pairs:
             return q
-        dot, weights = self.objective.dot, []
+        dot = self.objective.dot
+        weights: list[float] = []
         for pair in reversed(self._pairs):
             along = dot(pair.s, q) if weights else self._along
             weights.append(along / pair.curvature)
