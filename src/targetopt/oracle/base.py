@@ -18,9 +18,9 @@ class Oracle(Protocol):
     may work in place and reuse its buffers.
 
     An oracle may say beforehand what its answers will hold, so that a rule which needs more is refused
-    before anything is paid for: attributes ``value``, ``curvature``, ``smoothness``, ``revealed`` and ``majoriser``, as in
-    `TargetPoint`, where ``None`` stands for "never". Where an attribute does not exist, nothing is said
-    and the first answer decides.
+    before anything is paid for: attributes ``value``, ``curvature``, ``smoothness``, ``revealed`` and
+    ``majoriser``, as in `TargetPoint`, where ``None`` stands for "never". Where an attribute does not
+    exist, nothing is said and the first answer decides.
     """
 
     def query(self, z: Tensor) -> TargetPoint: ...

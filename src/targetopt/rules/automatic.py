@@ -40,8 +40,9 @@ CHOICES = (
     Choice(
         "trust-region",
         TrustRegion(metric=Secant()),
-        "all that is used of the oracle is its gradients. Each answer shows what the last step was worth: η grows or shrinks with it, "
-        "steps that did not pay are taken back, and the metric is learned from past answers about the same rows.",
+        "all that is used of the oracle is its gradients. Each answer shows what the last step was worth: η grows or "
+        "shrinks with it, steps that did not pay are taken back, and the metric is learned from past answers about the "
+        "same rows.",
     ),
 )
 """From the most that an oracle can reveal to the least; docs/choosing.md has the same table.

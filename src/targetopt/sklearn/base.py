@@ -149,7 +149,8 @@ def check_number(name: str, value: Any, hint: str) -> None:
 
 def check_scale(X: Any, alpha: float) -> None:
     """Refuse features whose squares float64 cannot hold: the solution would be silently wrong."""
-    entries = X.data if sp.issparse(X) else X
+    sparse = bool(sp.issparse(X))
+    entries = X.data if sparse else X
     flat = entries.ravel(order="K")
     with np.errstate(over="ignore", under="ignore"):
         square = float(flat @ flat)
@@ -168,7 +169,7 @@ def check_scale(X: Any, alpha: float) -> None:
         )
     if alpha > 0 or not largest:  # a column that is next to nothing then has a coefficient that is
         return
-    sizes = np.ravel(abs(X).max(axis=0).toarray() if sp.issparse(X) else np.abs(X).max(axis=0))
+    sizes = np.ravel(abs(X).max(axis=0).toarray() if sparse else np.abs(X).max(axis=0))
     tiny = (sizes > 0) & (sizes < 1 / LARGEST)
     if tiny.any():
         column = int(tiny.argmax())
@@ -180,7 +181,8 @@ def check_scale(X: Any, alpha: float) -> None:
 
 def solvable(X: Any) -> Any:
     """X as the solver's products want it: contiguous, or sound CSR with int32 indices."""
-    if not sp.issparse(X):
+    sparse = bool(sp.issparse(X))
+    if not sparse:
         contiguous = X.flags.c_contiguous or X.flags.f_contiguous
         return X if contiguous else np.ascontiguousarray(X)
     if X.nnz and (X.indices.min() < 0 or X.indices.max() >= X.shape[1]):
