@@ -1,5 +1,6 @@
 """How arrays are read back from files that may have been damaged, or made to do harm, since."""
 
+import errno
 import math
 import zipfile
 from collections.abc import Iterable
@@ -40,9 +41,10 @@ def read_arrays(path: Path, names: Iterable[str]) -> dict[str, NDArray[Any]]:
     try:
         with path.open("rb") as file, zipfile.ZipFile(file) as archive:
             return {name: _read_array(archive, f"{name}.npy") for name in names}
-    except OSError:
-        raise
     except Exception as error:  # a damaged archive fails in a dozen ways, and all mean the same
+        # a directory that points before the file's beginning is no fault of the disk
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:
+            raise
         raise DamagedFile(f"{path} is damaged ({type(error).__name__}: {error})") from error
 
 

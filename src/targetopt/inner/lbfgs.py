@@ -37,7 +37,8 @@ class LBFGS(Inner):
         max_backtracks: trials per search before it gives up (reason ``"line-search"``).
         stopping: optional early stop.
         memory: bytes that the pairs may take. Of a large model fewer pairs are kept (at least one), so that
-            the solver takes no more memory than Adam does; ``math.inf`` keeps ``history`` pairs of any model.
+            memory stays bounded (5.6 copies of a model with 19 million parameters, where Adam takes 4.1 and
+            Armijo 2.8); ``math.inf`` keeps ``history`` pairs of any model.
 
     Example:
         >>> import torch, targetopt as to
