@@ -44,7 +44,7 @@ class Watched:
 
 def with_sso(problem: SolverProblem) -> Found:
     net, oracle = problem.model(SEED), Watched(problem)
-    opt = to.SSO(net.parameters(), rule=to.TrustRegion(to.Secant()), inner=to.LBFGS(max_steps=30))
+    opt = to.SSO(net.parameters())
     for _ in range(CALLS):
         opt.step(problem.forward(net), oracle)
     return oracle.found

@@ -45,7 +45,7 @@ def measured(problem: SolverProblem, asked: list[tuple[float, NDArray[np.float64
 
 def with_sso(problem: SolverProblem) -> Fit:
     net, oracle = problem.model(SEED), problem.oracle()
-    opt = to.SSO(net.parameters(), rule=to.TrustRegion(to.Secant()), inner=to.LBFGS(max_steps=30))
+    opt = to.SSO(net.parameters())
     asked = []
     while len(asked) < MOST:
         before = problem.field(net)
