@@ -3,7 +3,8 @@
 A small network gives the density of every square of a beam. The density filter and the volume are part of the
 forward, so every question to the solver is about a beam of the right weight. The solver says how much the beam
 gives way under its load, and the gradient of that: one sparse factorisation a call. SSO takes as many cheap
-inner steps on what each call tells as are worth it; Adam takes one. Nothing is tuned for SSO; Adam gets the best of four step sizes.
+inner steps on what each call tells as are worth it; Adam takes one. Nothing is tuned for SSO; Adam gets the best of
+four step sizes.
 
 Run it with ``python examples/stiff_beam.py`` (about half a minute). It prints how stiff the beam is after some calls.
 ``examples/beam_film.py`` makes a film of the same comparison.
