@@ -56,8 +56,8 @@ def records(run: RunConfig) -> list[dict[str, float]]:
 
 
 METHODS: list[tuple[dict[str, Any], dict[str, Any]]] = [
-    ({"name": "sso", "m": 5}, {"inner": to.Armijo(max_steps=5)}),
-    ({"name": "sso", "m": 5, "inner": "lbfgs"}, {"inner": to.LBFGS(max_steps=5)}),
+    ({"name": "sso", "m": 5}, {"rule": to.GradientStep(), "inner": to.Armijo(max_steps=5)}),
+    ({"name": "sso", "m": 5, "inner": "lbfgs"}, {"rule": to.GradientStep(), "inner": to.LBFGS(max_steps=5)}),
     ({"name": "adam"}, {"optimizer": lambda p: torch.optim.Adam(p, lr=1e-3)}),
     ({"name": "sgd-m", "m": 5, "lr": 0.01}, {"optimizer": lambda p: torch.optim.SGD(p, lr=0.01), "steps": 5}),
 ]  # fmt: skip

@@ -98,7 +98,10 @@ def test_sso_descends_on_it(name: str, options: dict) -> None:
     after = problem.metrics(model)
     assert after["loss"] < before["loss"]
     if "suboptimality" in after:
-        assert 0 <= after["suboptimality"] < before["suboptimality"]
+        rounding = 4 * torch.finfo(torch.float64).eps * max(1.0, abs(after["loss"]))
+        assert (
+            -rounding <= after["suboptimality"] < before["suboptimality"]
+        )  # some end at the optimum
 
 
 @pytest.mark.parametrize("name", ["breast_cancer", "mlp-digits"])

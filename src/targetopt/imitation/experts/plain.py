@@ -32,7 +32,7 @@ def write(path: Path, tree: Any) -> None:
         >>> with tempfile.TemporaryDirectory() as directory:
         ...     write(Path(directory, "state.npz"), {"lr": 0.1, 3: (np.float32(2.0), None)})
         ...     read(Path(directory, "state.npz"))
-        {'lr': 0.1, 3: (2.0, None)}
+        {'lr': 0.1, 3: (np.float32(2.0), None)}
     """
     arrays: list[NDArray[Any]] = []
     text = json.dumps(_packed(tree, arrays)).encode()

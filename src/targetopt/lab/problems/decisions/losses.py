@@ -55,7 +55,7 @@ class SPOPlus:
         >>> loss = SPOPlus(ShortestPath(2, 2), np.array([[1.0, 5.0, 1.0, 1.0]]))
         >>> values, gradients = loss.answer(np.array([[1.0, 0.0, 1.0, 1.0]]))
         >>> values, gradients
-        (array([5.]), array([[ 2., -2.,  2., -2.]]))
+        (array([6.]), array([[ 2., -2.,  2., -2.]]))
     """
 
     solver: Solver
@@ -117,7 +117,7 @@ class Feasibility:
 
     Example:
         >>> loss = Feasibility(ShortestPath(2, 2), np.array([[1.0, 5.0, 1.0, 1.0]]), margin=0.5)
-        >>> loss.answer(np.array([[1.0, 5.0, 1.0, 1.0]]))[0]
+        >>> loss.answer(np.array([[1.0, 5.0, 1.0, 1.0]]))[0].round(12)
         array([0.])
     """
 
