@@ -3,7 +3,7 @@
 The teacher says its 64 most probable next tokens and their log-probabilities, and every position costs money. Each
 position is asked about once; what the ledger holds is not paid for again. The student's targets are its logits of the
 teacher's tokens and one bucket for all others, computed a few positions at a time: nothing of the size
-positions × vocabulary ever exists. Run it twice, and the second run pays nothing:
+positions × vocabulary ever exists. What a first run has paid for, a second one with the same ledger takes from there:
 
     python examples/distil_language_model.py --ledger distil.ledger
 """

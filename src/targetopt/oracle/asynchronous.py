@@ -67,9 +67,10 @@ class Asynchronous:
     wherever the model has gone, but its minimiser z_k − ηg_k undoes what was gained since. On logistic
     problems with four questions out, "present" took 11 to 45 steps to the loss of 40 synchronous ones, and "asked"
     65 to 155. On a structure designed for three loads in turn, where all questions are about the same targets,
-    "present" took 19 steps to the loss of 18 synchronous ones, and "asked" 71. At three times that
-    learning rate, the largest at which the synchronous run was still stable, "present" diverged: late answers about the
-    same targets add up. If the loss grows, lower the learning rate or ``in_flight``, or use "asked".
+    "present" took 19 steps to the loss of 18 synchronous ones, and "asked" 71. That is a favourable case. With
+    another network, at the largest learning rate at which the synchronous run was still stable, "present" diverged:
+    late answers about the same targets add up. If the loss grows, lower the learning rate or ``in_flight``, or use
+    "asked".
 
     The run is determined by the order in which answers are used, which `order` tells, and can be repeated with
     ``replay=``.
