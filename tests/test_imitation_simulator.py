@@ -43,7 +43,8 @@ def test_steps_equal_gymnasium_from_the_same_state_and_actions(name: str) -> Non
             seen, reward, terminated, truncated, _ = envs[copy].step(actions[row])
             np.testing.assert_allclose(copies.observations[copy], seen, rtol=0, atol=1e-9)
             assert outcome.rewards[row] == pytest.approx(float(reward), abs=1e-9)
-            assert outcome.ended[row] == (terminated or truncated)
+            assert outcome.terminated[row] == terminated
+            assert outcome.truncated[row] == truncated
             if outcome.ended[row]:
                 ends += 1
                 seed = next(seeds)

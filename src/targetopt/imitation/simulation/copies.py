@@ -31,13 +31,25 @@ class Outcome:
 
     Attributes:
         rewards: one per copy that was stepped.
-        ended: whether its episode is over (terminated, or cut off by the time limit).
+        terminated: whether its episode has come to an end of its own: nothing follows, and nothing is earned any more.
+        truncated: whether its episode was cut off (by the time limit, say): it would have gone on.
         failures: the copies that could not be stepped; their rows say nothing.
     """
 
     rewards: Array
-    ended: Flags
+    terminated: Flags
+    truncated: Flags
     failures: list[Failure] = field(default_factory=list)
+
+    @property
+    def ended(self) -> Flags:
+        """Whether its episode is over, in either way."""
+        return self.terminated | self.truncated
+
+    @classmethod
+    def blank(cls, rows: int) -> Outcome:
+        """No reward and no end in each of so many rows, to be filled in."""
+        return cls(np.zeros(rows), np.zeros(rows, dtype=bool), np.zeros(rows, dtype=bool))
 
 
 def unusable(copy: int, observation: Array) -> Failure:

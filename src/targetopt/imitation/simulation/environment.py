@@ -38,6 +38,8 @@ class Environment:
         source: what it was opened with.
         name: the id, or the class's name.
         prototype: one instance of it.
+        action_size: numbers that an action has.
+        action_shape: the shape of one action, as the environment takes it.
         low, high: the action box.
         action_dtype: what the environment takes actions in.
         limit: steps after which its ``TimeLimit`` cuts an episode off; None without one.
@@ -56,19 +58,24 @@ class Environment:
         self.limit: int | None = min((w._max_episode_steps for w in limits), default=None)
         spaces = gymnasium.spaces
         observations, actions = self.prototype.observation_space, self.prototype.action_space
-        if not isinstance(actions, spaces.Box) or len(actions.shape) != 1:
-            raise BadArgument(
-                f"env={self.name!r} has the action space {actions}; imitation here is of continuous "
-                "actions, one row of numbers (a 1-D Box). For discrete actions imitate logits with "
-                "to.losses.CrossEntropy and to.SSO."
-            )
+        self._read_actions(spaces, actions)
         if not isinstance(observations, spaces.Box) or len(observations.shape) != 1:
             raise BadArgument(
                 f"env={self.name!r} has the observation space {observations}; a policy here takes one row of "
                 "numbers (a 1-D Box). Wrap it with gymnasium.wrappers.FlattenObservation."
             )
         self.observation_size = int(observations.shape[0])
+
+    def _read_actions(self, spaces: Any, actions: Any) -> None:
+        """Set all that is known of actions, or refuse them."""
+        if not isinstance(actions, spaces.Box) or len(actions.shape) != 1:
+            raise BadArgument(
+                f"env={self.name!r} has the action space {actions}; imitation here is of continuous "
+                "actions, one row of numbers (a 1-D Box). For discrete actions imitate logits with "
+                "to.losses.CrossEntropy and to.SSO."
+            )
         self.action_size = int(actions.shape[0])
+        self.action_shape: tuple[int, ...] = actions.shape
         self.low: Array = actions.low.astype(np.float64)
         self.high: Array = actions.high.astype(np.float64)
         self.action_dtype = actions.dtype

@@ -68,8 +68,8 @@ class Episodes(Copies):
         }
 
     def _as_array(self, actions: list[NDArray[Any]]) -> NDArray[Any]:
-        size, kind = self.environment.action_size, self.environment.action_dtype
-        return np.array(actions, dtype=kind).reshape(-1, size)
+        shape, kind = self.environment.action_shape, self.environment.action_dtype
+        return np.array(actions, dtype=kind).reshape(-1, *shape)
 
     def _check_repeated(self, copies: list[int], expected: NDArray[Any]) -> None:
         """Refuse episodes that, played again, lead elsewhere."""

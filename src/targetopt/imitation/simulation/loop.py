@@ -32,13 +32,13 @@ class LoopCopies(Episodes):
         return None
 
     def _advance(self, ids: Ids, actions: NDArray[Any]) -> Outcome:
-        outcome = Outcome(np.zeros(len(ids)), np.zeros(len(ids), dtype=bool))
+        outcome = Outcome.blank(len(ids))
         for row, (copy, action) in enumerate(zip(ids.tolist(), actions, strict=True)):
             try:
                 observation, reward, terminated, truncated, _ = self.envs[copy].step(action)
                 self._show(copy, observation)
                 outcome.rewards[row] = reward
-                outcome.ended[row] = terminated or truncated
+                outcome.terminated[row], outcome.truncated[row] = terminated, truncated
             except Exception as error:
                 failure = Failure(copy, f"step({action}) raised {error!r}", error)
                 outcome.failures.append(failure)

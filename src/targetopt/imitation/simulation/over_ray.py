@@ -68,7 +68,8 @@ class _Simulators:
     def step(self, ids: Ids, actions: NDArray[Any]) -> tuple[Any, ...]:
         outcome = self.copies.step(ids, actions)
         failures = [(failure.copy, failure.reason) for failure in outcome.failures]
-        return outcome.rewards, outcome.ended, failures, self.copies.observations[ids]
+        ends = outcome.terminated, outcome.truncated
+        return outcome.rewards, *ends, failures, self.copies.observations[ids]
 
     def play(self, episodes: dict[int, tuple[int, NDArray[Any]]]) -> dict[int, Array]:
         """Bring copies to where these seeds and actions lead; what they show there."""
@@ -205,15 +206,16 @@ class RayCopies(Episodes):
             return lambda actor: actor.step.remote(local, actions[mine])
 
         answers = self._asked({block: asking(mine) for block, mine in rows.items()})
-        outcome = Outcome(np.zeros(len(ids)), np.zeros(len(ids), dtype=bool))
+        outcome = Outcome.blank(len(ids))
         for block, mine in rows.items():
             answer = answers[block]
             if isinstance(answer, _Died):
                 reason = answer.reason(self.over.attempts)
                 outcome.failures.extend(Failure(int(copy), reason) for copy in ids[mine])
                 continue
-            rewards, ended, failures, observations = answer
-            outcome.rewards[mine], outcome.ended[mine] = rewards, ended
+            rewards, terminated, truncated, failures, observations = answer
+            outcome.rewards[mine] = rewards
+            outcome.terminated[mine], outcome.truncated[mine] = terminated, truncated
             self.observations[ids[mine]] = observations
             first = self._blocks[block][0]
             outcome.failures.extend(Failure(copy + first, reason) for copy, reason in failures)

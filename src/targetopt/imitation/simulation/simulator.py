@@ -166,15 +166,17 @@ class SimulatorCopies(Copies):
         self._elapsed[ids] += 1
         qpos, qvel = self._qpos[ids], self._qvel[ids]
         healthy = self._runner.healthy(qpos, qvel)
-        ended = ~healthy if self._runner.ends_unhealthy else np.zeros(len(ids), dtype=bool)
-        if self.environment.limit is not None:
-            ended |= self._elapsed[ids] >= self.environment.limit
+        never = np.zeros(len(ids), dtype=bool)
+        terminated = ~healthy if self._runner.ends_unhealthy else never
+        limit = self.environment.limit
+        truncated = never if limit is None else self._elapsed[ids] >= limit
         seen = self.observations[ids] = self._runner.observe(qpos, qvel)
         if not np.isfinite(seen).all():
             known = {failure.copy for failure in failures}
             bad = np.flatnonzero(~np.isfinite(seen).all(axis=1))
             failures += [unusable(int(ids[r]), seen[r]) for r in bad if int(ids[r]) not in known]
-        return Outcome(self._runner.reward(qpos[:, 0] - before, healthy, actions), ended, failures)
+        rewards = self._runner.reward(qpos[:, 0] - before, healthy, actions)
+        return Outcome(rewards, terminated, truncated, failures)
 
     def state_dict(self) -> dict[str, Any]:
         return {
