@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from targetopt.lab import Experiment, SpecError, expand
+from targetopt.lab.spec.config import RunConfig
 from targetopt.lab.spec.document import Document
 from targetopt.lab.spec.experiment import _toml
 from targetopt.lab.spec.methods import Sgd, Sso
@@ -64,7 +65,14 @@ def faults(text: str) -> list[tuple[int, int, str]]:
         ("[[methods]]\nname = 3\n", 10, 8, "must be text"),
         ('[[methods]]\nname = "sso"\ninner = "exact"\nm = 3\n', 12, 5, "has no m"),
         ('[[methods]]\nname = "sso"\ninner = "exact"\n', 11, 9, "needs a linear problem"),
-        ('[[methods]]\nname = "sso"\nstep_size = 0.1\n', 11, 13, "remove step_size"),
+        (
+            '[[methods]]\nname = "sso"\ninner = "lbfgs"\nstep_size = 0.1\n',
+            12,
+            13,
+            "remove step_size",
+        ),
+        ('[[methods]]\nname = "sso"\nfloor = 0.1\n', 11, 9, "has no floor; remove it"),
+        ('[[methods]]\nname = "sso"\nrule = "newton"\nfloor = 0.0\n', 12, 9, "must be positive"),
         ('[[methods]]\nname = "sso"\ninner = "gradient-descent"\n', 11, 9, "needs step_size"),
         ('[[methods]]\nname = "sgd"\n', 9, 1, "no L_θ is known"),
         ('[[methods]]\nname = "adam"\non = { sed = 1 }\n', 11, 6, "Did you mean 'seed'?"),
@@ -355,3 +363,19 @@ def test_multiples_of_the_theoretical_step(lr: float | str, factor: float | None
             expand(tiny(methods=[{"name": "sgd", "lr": wrong}]))
     with pytest.raises(SpecError, match="has no step 1/\\(2L\\)"):
         expand(tiny(methods=[{"name": "sso", "rule": "newton", "lr": "theory*2"}]))
+
+
+def test_a_floor_and_a_first_guess_make_other_runs_and_leave_all_ids_alone() -> None:
+    def runs(**options: object) -> list[RunConfig]:
+        newton = {"name": "sso", "rule": "newton", "m": 20, **options}
+        problem = {"name": "breast_cancer", "loss": "logistic"}
+        return expand(Experiment(problems=[problem], methods=[newton], batch_size=64))
+
+    [usual], [floored], [bold] = runs(), runs(floor=1e-5), runs(step_size=1e4)
+    assert len({usual.id, floored.id, bold.id}) == 3
+    assert "floor" not in usual.resolved()["method"]  # as in runs from before there was one
+    assert floored.method_label == "SSO-Newton m=20 floor=1e-05"
+    built = [load_problem(usual.problem), 64]
+    made = [each.method.on_linear(*built) for each in (usual, floored, bold)]
+    assert [one.rule.floor for one in made] == [0.03, 1e-5, 0.03]
+    assert [one.inner.initial_step for one in made] == [1.0, 1.0, 1e4]

@@ -173,6 +173,13 @@ def _adam(max_steps: int, step_size: float | None) -> Inner:
     return Torch(partial(torch.optim.Adam, lr=lr), max_steps=max_steps)
 
 
+def _armijo(max_steps: int, step_size: float | None) -> Inner:
+    """Its step size is the first that it tries."""
+    if step_size is None:
+        return Armijo(max_steps=max_steps)
+    return Armijo(max_steps=max_steps, initial_step=step_size)
+
+
 def _descent(max_steps: int, step_size: float | None) -> Inner:
     if step_size is None:
         raise BadArgument("gradient-descent needs a step_size")
@@ -195,7 +202,7 @@ rules.register("memory", Memory(), title="SSO-Memory")
 rules.register("miso", Memory(kind="miso"), title="SSO-MISO")
 
 for _name, _maker, _kind in (
-    ("armijo", InnerMaker(lambda m, step: Armijo(max_steps=m)), Armijo),
+    ("armijo", InnerMaker(_armijo, step_size="optional"), Armijo),
     ("gradient-descent", InnerMaker(_descent, step_size="required"), GradientDescent),
     ("lbfgs", InnerMaker(lambda m, step: LBFGS(max_steps=m)), LBFGS),
     ("gauss-newton", InnerMaker(lambda m, step: GaussNewton(max_steps=m)), GaussNewton),

@@ -5,7 +5,7 @@ have it.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
@@ -38,6 +38,7 @@ from targetopt.lab.spec.trainers import (
 )
 from targetopt.linear import baselines as compiled
 from targetopt.optim import SSO
+from targetopt.types import BadArgument
 
 
 @dataclass(frozen=True)
@@ -161,6 +162,12 @@ class Sso(MethodSpec):
     max_steps: int = Field(default=20, ge=1, alias="m")
     lr: TheoryOrNumber = "theory"
     step_size: Positive | None = None
+    floor: Annotated[float, Field(allow_inf_nan=False)] | None = None
+
+    def resolved(self) -> dict[str, Any]:
+        """All options; ``floor`` only where it is given, so that ids from before it existed remain."""
+        options = super().resolved()
+        return {key: value for key, value in options.items() if key != "floor" or value is not None}
 
     def label(self) -> str:
         count = [f"m={self.max_steps}"] if registry.inner[self.inner].item.iterates else []
@@ -181,7 +188,19 @@ class Sso(MethodSpec):
         if not self._steps_by_smoothness and theory_factor(self.lr) not in (None, 1.0):
             why = f"rule = {self.rule!r} has no step 1/(2L) to take {self.lr!r} of; give a number"
             found.append(("lr", why))
+        if self.floor is not None:
+            try:
+                self._rule()
+            except TypeError:
+                found.append(("floor", f"rule = {self.rule!r} has no floor; remove it"))
+            except BadArgument as error:
+                found.append(("floor", str(error)))
         return found
+
+    def _rule(self) -> rules.Rule:
+        """The rule by its name, with the floor that was given."""
+        usual = registry.rules[self.rule].item
+        return usual if self.floor is None else replace(usual, floor=self.floor)  # type: ignore[call-arg]
 
     def misfit(self, problem: Problem) -> tuple[str, str] | None:
         if self.inner == "exact" and not problem.is_linear:
@@ -219,7 +238,7 @@ class Sso(MethodSpec):
             usual, batches = Sls(), problem.batches(batch_size)
             grow = usual.growth ** (1.0 / batches)
             return rules.LineSearch(c=usual.c, shrink=usual.shrink, grow=grow)
-        return registry.rules[self.rule].item
+        return self._rule()
 
     def make_inner(self) -> solvers.Inner:
         return registry.inner[self.inner].item.make(self.max_steps, self.step_size)
