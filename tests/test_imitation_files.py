@@ -12,8 +12,9 @@ from safetensors.numpy import save
 
 from targetopt import BadArgument
 from targetopt import imitation as im
-from targetopt.imitation.expert import NetworkExpert
+from targetopt.imitation.expert import NetworkExpert, load_expert
 from targetopt.imitation.policies import weights
+from targetopt.imitation.policies.network import Network
 
 ODD: list[Any] = [None, [], {}, [[]], "x", -1, 3, True, 10**400]
 ARRAYS = [
@@ -152,3 +153,31 @@ def test_scales_of_observations_are_positive() -> None:
             )
     with pytest.raises(BadArgument, match="low=1 must lie below high=-1"):
         NetworkExpert(network, "tanh", low=1, high=-1)
+
+
+@pytest.mark.parametrize("kind", ["fixed", "of the state"])
+def test_an_expert_keeps_the_deviation_of_its_actions(kind: str, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    shapes = [((4, 3), 4), ((2, 4), 2)]
+    layers = [(rng.standard_normal(shape), rng.standard_normal(out)) for shape, out in shapes]
+    network = Network([w for w, _ in layers], [b for _, b in layers], "tanh")
+    weight, bias = rng.standard_normal((2, 4)), np.array([-1.0, 0.5])
+    log_std = bias if kind == "fixed" else (weight, bias)
+    statistics = {"observation_mean": [1.0, 2.0, 3.0], "observation_std": [2.0, 1.0, 0.5]}
+    expert = NetworkExpert(network, "tanh", low=-1.0, high=2.0, log_std=log_std, **statistics)
+    states = rng.standard_normal((5, 3))
+    hidden = np.tanh((states - [1, 2, 3]) / [2, 1, 0.5] @ layers[0][0].T + layers[0][1])
+    slope = 0.0 if kind == "fixed" else hidden @ weight.T
+    expected = np.broadcast_to(np.exp(np.minimum(slope + bias, 2.0)), (5, 2))
+    np.testing.assert_allclose(expert.deviation(states), expected, rtol=1e-13)
+    again = load_expert(expert.save(tmp_path / "expert.safetensors"))
+    np.testing.assert_array_equal(again.deviation(states), expert.deviation(states))
+
+
+def test_an_expert_without_a_deviation_says_so() -> None:
+    expert = NetworkExpert(Network([np.eye(2)], [np.zeros(2)]), "clip", low=-1.0, high=1.0)
+    with pytest.raises(BadArgument, match="has no log_std"):
+        expert.deviation(np.zeros((1, 2)))
+    wrong = (np.zeros((2, 3)), np.zeros(2))
+    with pytest.raises(BadArgument, match=r"must have the shapes \(2, 2\) and \(2,\)"):
+        NetworkExpert(expert.network, "clip", low=-1.0, high=1.0, log_std=wrong)

@@ -17,6 +17,7 @@ LEVELS = [
     ["errors", "lazy", "files", "arrays", "_version", "reference", "world"],
     ["types", "chunked", "vocabulary"],
     ["losses", "divergence", "surrogate", "schedules"],
+    ["distributions"],
     ["rules", "inner"],
     ["calls", "determinism", "watch", "journal", "progress", "oracle", "distributed"],
     ["core"],

@@ -17,6 +17,7 @@ from targetopt.lazy import attach
 if TYPE_CHECKING:  # what the table below offers, for type checkers
     from targetopt import baselines as baselines
     from targetopt import distributed as distributed
+    from targetopt import distributions as distributions
     from targetopt import errors as errors
     from targetopt import imitation as imitation
     from targetopt import inner as inner
@@ -155,6 +156,7 @@ __getattr__, __dir__, _public = attach(
     modules=[
         "baselines",
         "distributed",
+        "distributions",
         "errors",
         "imitation",
         "inner",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -29,6 +31,51 @@ class Expert(Protocol):
     def __call__(self, states: Array, /) -> Array: ...
 
 
+@dataclass(frozen=True)
+class Noise:
+    """log σ = clip(weight · h + bias, −20, 2) of the noise on u, h the network's last hidden layer.
+
+    Without ``weight`` it is the same in every state.
+    """
+
+    weight: Array | None
+    bias: Array
+
+    LEAST: ClassVar[float] = -20.0
+    LARGEST: ClassVar[float] = 2.0
+
+    @classmethod
+    def of(cls, log_std: ArrayLike | tuple[Array, Array], network: Network) -> Noise:
+        """From what `NetworkExpert` takes, checked against the network's shape."""
+        k = network.outputs
+        if not isinstance(log_std, tuple):
+            return cls(None, _row("log_std", log_std, k))
+        weight, bias = (np.asarray(part, dtype=np.float64) for part in log_std)
+        if weight.shape != (k, network.width) or bias.shape != (k,):
+            raise BadArgument(
+                f"NetworkExpert: log_std=(weight, bias) must have the shapes ({k}, {network.width}) and ({k},), a "
+                f"layer on the last hidden one; got {weight.shape} and {bias.shape}"
+            )
+        return cls(weight, bias)
+
+    @classmethod
+    def stored(cls, arrays: Mapping[str, Array]) -> Array | tuple[Array, Array] | None:
+        """What a file's arrays say of it, as `NetworkExpert` takes it."""
+        if "log_std.bias" not in arrays:
+            return None
+        bias = arrays["log_std.bias"]
+        return (arrays["log_std.weight"], bias) if "log_std.weight" in arrays else bias
+
+    def arrays(self) -> dict[str, Array]:
+        weight = {} if self.weight is None else {"log_std.weight": self.weight}
+        return {**weight, "log_std.bias": self.bias}
+
+    def __call__(self, features: Array) -> Array:
+        slope = 0.0 if self.weight is None else features @ self.weight.T
+        log_std = np.clip(slope + self.bias, self.LEAST, self.LARGEST)
+        return np.array(np.broadcast_to(np.exp(log_std), (len(features), len(self.bias))))
+
+
 class NetworkExpert:
     """An expert whose mean is a network: what expert files hold.
 
@@ -40,6 +87,9 @@ class NetworkExpert:
     ``"clip"``  clip(u, low, high)                     (PPO)
     =========== ===================================================
 
+    The noise the expert was trained with is u + σ·ξ before the squashing or clipping, ξ standard normal;
+    ``deviation`` gives σ where the file holds it.
+
     Args:
         network: from (normalised) states to u.
         output: ``"tanh"`` or ``"clip"``.
@@ -50,6 +100,8 @@ class NetworkExpert:
         observation_mean: statistics of the observations, one number each; None for none.
         observation_std: their standard deviations.
         observation_clip: bound on normalised observations.
+        log_std: log σ of the noise on u: one number an action; or a pair ``(weight, bias)`` of a layer on
+            the network's last hidden layer, which makes it depend on the state; None where it is not known.
         card: what is known about it (algorithm, steps, seeds, returns): the model card.
 
     Example:
@@ -72,6 +124,7 @@ class NetworkExpert:
         observation_mean: ArrayLike | None = None,
         observation_std: ArrayLike | None = None,
         observation_clip: float = np.inf,
+        log_std: ArrayLike | tuple[Array, Array] | None = None,
         card: dict[str, Any] | None = None,
     ) -> None:
         if output not in OUTPUTS:
@@ -93,6 +146,7 @@ class NetworkExpert:
                     f"observation_std={observation_std!r} must be positive and finite: states are divided by it"
                 )
         self.observation_clip = float(observation_clip)
+        self.noise: Noise | None = None if log_std is None else Noise.of(log_std, network)
         self.environment = environment
         self.family = family
         self.card = dict(card or {})
@@ -104,13 +158,28 @@ class NetworkExpert:
                 f"and gives {self.network.outputs}; it got states of {states.shape[-1]}. Was it made for another "
                 "environment?"
             )
+        return self.squash(self.network(self._normalised(states)))
+
+    def _normalised(self, states: Array) -> Array:
         if self.observation_mean is not None and self.observation_std is not None:
             states = (states - self.observation_mean) / self.observation_std
             np.clip(states, -self.observation_clip, self.observation_clip, out=states)
-        u = self.network(states)
+        return states
+
+    def squash(self, u: Array) -> Array:
+        """The action of the network's output u, with or without noise."""
         if self.output == "tanh":
             return self.low + 0.5 * (np.tanh(u) + 1.0) * (self.high - self.low)
         return np.clip(u, self.low, self.high)
+
+    def deviation(self, states: Array) -> Array:
+        """σ of the noise on u at each state, shape ``(n, k)``; refused where the file does not hold it."""
+        if self.noise is None:
+            raise BadArgument(
+                f"this expert of {self.environment or 'an unnamed environment'!r} keeps its mean action only: its file "
+                "has no log_std. Give noise= yourself, or train one that keeps it (targetopt expert train)."
+            )
+        return self.noise(self.network.features(self._normalised(states)))
 
     def save(self, path: str | Path) -> Path:
         """Write it to a safetensors file (`load_expert` reads it)."""
@@ -119,6 +188,8 @@ class NetworkExpert:
             arrays["observation.mean"] = self.observation_mean
             arrays["observation.std"] = self.observation_std
             arrays["observation.clip"] = np.array(self.observation_clip)
+        if self.noise is not None:
+            arrays |= self.noise.arrays()
         header = {
             "kind": "expert",
             "environment": self.environment,
@@ -159,6 +230,7 @@ def load_expert(source: str | Path, family: str = "sac") -> NetworkExpert:
             observation_mean=arrays.get("observation.mean"),
             observation_std=arrays.get("observation.std"),
             observation_clip=float(arrays.get("observation.clip", np.inf)),
+            log_std=Noise.stored(arrays),
             card=header["card"],
         )
     except KeyError as error:

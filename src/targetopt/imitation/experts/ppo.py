@@ -66,6 +66,7 @@ class PPOLearner:
             observation_mean=seen.mean,
             observation_std=np.sqrt(seen.var + self.normalizer.epsilon),
             observation_clip=self.normalizer.clip_obs,
+            log_std=policy.log_std.detach().numpy(),
         )
 
     def environments(self) -> list[Env]:

@@ -52,7 +52,7 @@ class SACLearner:
     def expert(self) -> NetworkExpert:
         # Dense_0, Dense_1, … are the hidden layers, then the mean, then the log of the deviation
         dense = self.model.policy.actor_state.params["params"]
-        layers = [dense[f"Dense_{number}"] for number in range(len(dense) - 1)]
+        *layers, deviation = (dense[f"Dense_{number}"] for number in range(len(dense)))
         box = self.model.action_space
         return NetworkExpert(
             Network(
@@ -65,6 +65,7 @@ class SACLearner:
             high=box.high,
             environment=self.environment,
             family="sac",
+            log_std=(np.asarray(deviation["kernel"]).T, np.asarray(deviation["bias"])),
         )
 
     def environments(self) -> list[Env]:

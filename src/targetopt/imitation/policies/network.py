@@ -76,21 +76,34 @@ class Network:
     def outputs(self) -> int:
         return int(self._matrices[-1].shape[1])
 
+    @property
+    def width(self) -> int:
+        """How many numbers the last layer multiplies."""
+        return int(self._matrices[-1].shape[0])
+
     def __call__(self, x: Array) -> Array:
+        last: NDArray[Any] = self._hidden(x) @ self._matrices[-1]
+        last += self._biases[-1]
+        return last.astype(np.float64, copy=False)
+
+    def features(self, x: Array) -> Array:
+        """What the last layer multiplies: the last hidden layer, or the input where there is none."""
+        hidden: Array = self._hidden(x).astype(np.float64, copy=False)
+        return hidden
+
+    def _hidden(self, x: Array) -> NDArray[Any]:
         if x.shape[-1] != self.inputs:
             raise BadArgument(
                 f"this network takes {self.inputs} numbers a state; got states of shape {x.shape}. "
                 "Was it made for another environment?"
             )
         h = x.astype(self.dtype, copy=False)
-        last = len(self._matrices) - 1
         activate = ACTIVATIONS[self.activation]
-        for i, (matrix, bias) in enumerate(zip(self._matrices, self._biases, strict=True)):
+        for matrix, bias in zip(self._matrices[:-1], self._biases[:-1], strict=True):
             h = h @ matrix
             h += bias
-            if i < last:
-                activate(h)
-        return h.astype(np.float64, copy=False)
+            activate(h)
+        return h
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """``layers.0.weight``, ``layers.0.bias``, … in torch's layout."""

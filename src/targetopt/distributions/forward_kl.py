@@ -1,0 +1,58 @@
+"""KL(p ‖ π): the policy is to cover what the expert does."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, Self
+
+from torch import Tensor
+
+from targetopt.distributions.base import Distribution, Family, same_length
+from targetopt.losses import Loss
+
+
+class ForwardKL(Loss):
+    """ℓ_i(z) = KL(p_i ‖ π_{z_i}) = H(p_i, π_{z_i}) − H(p_i): imitate an expert's whole distribution.
+
+    It is large where the expert may do what the policy never does. L is ½ for logits, 1/min σ² for a Gaussian of fixed
+    σ, and not finite otherwise.
+
+    Args:
+        family: how targets are read.
+        expert: the distributions p, one for each row; of a Gaussian the spread may differ from the policy's.
+
+    Example:
+        >>> import torch
+        >>> from targetopt.distributions import Gaussian, GaussianRows
+        >>> expert = GaussianRows(torch.zeros(1, 1), torch.zeros(1))
+        >>> loss = ForwardKL(Gaussian(1, std=2.0), expert)
+        >>> loss.gradient(torch.ones(1, 1)), loss.smoothness  # (z − m)/σ², 1/σ²
+        (tensor([[0.2500]]), 0.25)
+    """
+
+    def __init__(self, family: Family, expert: Distribution) -> None:
+        self.family = family
+        self.expert = expert
+        self._moments = family.moments(expert).detach()
+        self.smoothness = family.cross_entropy_smoothness(self._moments)
+
+    def _checked(self, z: Tensor) -> Tensor:
+        same_length("ForwardKL", self.family.checked(z), len(self._moments))
+        return self._moments.to(z)
+
+    def value(self, z: Tensor) -> Tensor:
+        self._checked(z)
+        expert: Any = self.expert.to(z)
+        return expert.kl(self.family.from_targets(z))  # type: ignore[no-any-return]
+
+    def gradient(self, z: Tensor) -> Tensor:
+        return self.family.cross_entropy_gradient(z, self._checked(z))
+
+    def curvature(self, z: Tensor) -> Tensor:
+        return self.family.cross_entropy_curvature(z, self._checked(z))
+
+    def rows(self, index: Tensor) -> Self:
+        part = copy.copy(self)
+        part.expert = self.expert.rows(index)
+        part._moments = self._moments[index]
+        return part
