@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import targetopt as to
+from targetopt.rules.automatic import Automatic
 
 RULES: dict[str, tuple[to.Rule, float | None]] = {
     "gradient": (to.GradientStep(), 2.0),
@@ -30,6 +31,16 @@ RULES: dict[str, tuple[to.Rule, float | None]] = {
     "memory": (to.Memory(), 0.3),
 }
 
+MORE_RULES: dict[str, tuple[to.Rule, float | None]] = {
+    "polyak": (to.Polyak(), None),
+    "proximal": (to.Proximal(), 1.0),
+    "secant": (to.TrustRegion(metric=to.Secant()), None),
+    "bundle": (to.Bundle(), None),
+    "automatic": (Automatic(), None),
+}
+"""Rules that are left out of the matrices which every pair of a rule and a solver pays for."""
+
+ALL_RULES = {**RULES, **MORE_RULES}
 
 SOLVERS: dict[str, to.Inner] = {
     "gd": to.GradientDescent(step_size=0.1, max_steps=3),
@@ -130,7 +141,7 @@ def problem(rule: str, solver: str, *, seed: int = 0) -> Problem:
 
 
 def optimiser(model: nn.Module, rule: str, solver: str, **options: Any) -> to.SSO:
-    part, lr = RULES[rule]
+    part, lr = ALL_RULES[rule]
     return to.SSO(model.parameters(), lr=lr, rule=part, inner=SOLVERS[solver], **options)
 
 

@@ -161,3 +161,19 @@ class Answering:
 
     def __call__(self, z: Tensor) -> tuple[Tensor, Tensor]:
         return self.answers.append((self.loss.value(z), self.loss.gradient(z))) or self.answers[-1]
+
+
+class Remembering:
+    """An oracle that knows whether it has answered, and offers all that the one it wraps reveals."""
+
+    def __init__(self, oracle: to.Oracle) -> None:
+        self.oracle = oracle
+        self.answers: list[to.TargetPoint] = []
+
+    def query(self, z: Tensor) -> to.TargetPoint:
+        return self.answers.append(self.oracle.query(z)) or self.answers[-1]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self.oracle, name)

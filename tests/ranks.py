@@ -17,21 +17,11 @@ import torch.multiprocessing as mp
 from torch import Tensor, nn
 
 import targetopt as to
-from core_parts import RULES, SOLVERS, Shift
-from targetopt.rules.automatic import Automatic
+from core_parts import ALL_RULES, SOLVERS, Shift
 
 CUTS = {1: [0, 12], 2: [0, 5, 12], 3: [0, 3, 5, 12]}
 """Where the twelve rows are cut: every rank has another number of them."""
 
-MORE_RULES: dict[str, tuple[to.Rule, float | None]] = {
-    "polyak": (to.Polyak(), None),
-    "proximal": (to.Proximal(), 1.0),
-    "trust-region": (to.TrustRegion(), None),
-    "secant": (to.TrustRegion(metric=to.Secant()), None),
-    "bundle": (to.Bundle(), None),
-    "automatic": (Automatic(), None),
-}
-ALL_RULES = {**RULES, **MORE_RULES}
 ONLY_ITERATIVE = {"proximal", "secant", "majoriser", "bundle", "automatic"}
 """Rules whose surrogates have no minimiser in closed form."""
 

@@ -294,6 +294,17 @@ def test_polyak_reaches_the_floor_of_a_linear_function():
     assert opt.step(lambda: 1 * w, oracle).stop_reason == "zero-step"
 
 
+@pytest.mark.parametrize("scale", [1e200, 1e-160])
+def test_polyak_refuses_a_step_that_no_number_can_hold(scale):
+    """‖g‖² overflows, or is so small that η does: refused with the reason, and nothing has moved."""
+    w = torch.tensor([5.0], dtype=F64, requires_grad=True)
+    oracle = to.GradientOracle(lambda z: (z + 1.0, torch.full_like(z, scale)))
+    opt = to.SSO([w], rule=to.Polyak(), inner=to.LBFGS(max_steps=4))
+    with pytest.raises(to.TargetoptError, match=r"Polyak: the step η = \S+ cannot be used"):
+        opt.step(lambda: 1 * w, oracle)
+    assert w.item() == 5.0
+
+
 def batch(seed=0, n=20):
     g = torch.Generator().manual_seed(seed)
     x = torch.randn(n, 3, generator=g, dtype=F64)

@@ -48,6 +48,7 @@ class Polyak(Rule):
         if squared == 0.0 or above <= 0.0:
             return Proposal.nowhere(point, state)
         eta = min(above / squared, math.inf if lr is None else lr) * decay
+        eta = self.representable(eta, point)
         return Proposal(SquaredEuclidean().surrogate(point, eta), state, eta)
 
     def _wants_smoothness(self, lr: float | None) -> bool:
