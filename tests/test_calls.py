@@ -16,8 +16,8 @@ from torch.nn.modules import module as torch_modules
 
 import targetopt as to
 from core_parts import identical
-from targetopt import calls
-from targetopt.journal import Journal
+from targetopt.step import calls
+from targetopt.step.journal import Journal
 
 F64 = torch.float64
 X = torch.randn(16, 4, dtype=F64, generator=torch.Generator().manual_seed(0))

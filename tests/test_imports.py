@@ -14,12 +14,12 @@ import targetopt
 SOURCE = Path(targetopt.__file__).parent
 
 LEVELS = [
-    ["errors", "lazy", "files", "arrays", "_version", "reference", "world"],
+    ["errors", "lazy", "files", "arrays", "_version", "reference", "distributed.world"],
     ["types", "chunked", "vocabulary"],
     ["losses", "divergence", "surrogate", "schedules"],
     ["distributions"],
     ["rules", "inner"],
-    ["calls", "determinism", "watch", "journal", "progress", "oracle", "distributed"],
+    ["step", "oracle", "distributed"],
     ["core"],
     ["optim"],
     ["oracle services", "registry", "baselines", "display"],
@@ -39,6 +39,12 @@ CONVENIENCES = {("targetopt.types", "targetopt.oracle.answers")}
 
 ``query.export(path)`` writes a question as a file that :class:`targetopt.Answers` can be asked for.
 """
+
+OF_THEIR_OWN = {
+    "targetopt.distributed.world": "distributed.world",
+    "targetopt.distributed": "distributed.world",
+}
+"""Modules that stand above the rest of their room: who is present in a step is asked everywhere."""
 
 LEVEL = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
 
@@ -81,6 +87,8 @@ def imports(module: str, *, at_once: bool) -> set[str]:
 
 def room(module: str) -> str:
     parts = module.split(".")
+    if module in OF_THEIR_OWN:
+        return OF_THEIR_OWN[module]
     if len(parts) == 1:
         return "__init__"
     service = parts[1] == "oracle" and len(parts) > 2 and parts[2] not in SEAM

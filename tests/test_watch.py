@@ -11,7 +11,7 @@ import torch
 
 import targetopt as to
 from core_parts import network
-from targetopt.watch import RunWarning
+from targetopt.step.watch import RunWarning
 
 F64 = torch.float64
 X = torch.randn(16, 4, dtype=F64, generator=torch.Generator().manual_seed(0))

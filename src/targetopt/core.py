@@ -7,30 +7,30 @@ or not at all: a `Journal` knows the way back until the step is adopted.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from targetopt.calls import found_from
-from targetopt.determinism import FrozenForward
-from targetopt.distributed import agreed
-from targetopt.inner import Inner, InnerResult, Objective
+from targetopt.distributed.ranks import agreed
+from targetopt.distributed.world import local, present
+from targetopt.inner import InnerResult, Objective
 from targetopt.inner.economy import UNKNOWN_PRICE, timed
 from targetopt.inner.space import Space
-from targetopt.journal import Journal, at_once
 from targetopt.oracle import CountedValue, checked
-from targetopt.progress import Progress
-from targetopt.rules import Proposal, Rule
+from targetopt.rules import Proposal
+from targetopt.step.determinism import FrozenForward
+from targetopt.step.journal import Journal, at_once
+from targetopt.step.method import Method
+from targetopt.step.progress import Progress
+from targetopt.step.question import Live, checked_index, joined
+from targetopt.step.targets import Targets
 from targetopt.surrogate import Surrogate
 from targetopt.types import (
-    HALF,
     BadArgument,
     BadForward,
     Diverged,
@@ -41,145 +41,7 @@ from targetopt.types import (
     StepReport,
     TargetPoint,
     all_finite,
-    differing_rows,
-    shown,
 )
-from targetopt.world import local, present
-
-
-@dataclass(frozen=True)
-class Method:
-    """What one step is made of: the rule, the inner solver, η = lr · decay and λ."""
-
-    rule: Rule
-    inner: Inner
-    lr: float | None
-    decay: float
-    weight_decay: float
-
-    @property
-    def settings(self) -> str:
-        """What all ranks must have alike, in words."""
-        return (
-            f"rule={type(self.rule).__name__}, inner={type(self.inner).__name__}, lr={self.lr!r}, schedule's factor "
-            f"{self.decay!r}, weight_decay={self.weight_decay!r}"
-        )
-
-    @property
-    def still(self) -> bool:
-        """Whether a schedule or scheduler has brought η to nought, whatever lr=None stands for."""
-        return (1.0 if self.lr is None else self.lr) * self.decay == 0.0
-
-
-class Targets:
-    """The user's forward, checked; with ``regularise_on``, its rows below the batch's.
-
-    (The analysis surrogate q̃ takes its gradient on the batch and its regulariser on all data.)
-    """
-
-    def __init__(
-        self, forward: Forward, params: Sequence[Tensor], regularise_on: Forward | None
-    ) -> None:
-        self.forward = forward
-        self.params = params
-        self.regularise_on = regularise_on
-        self.batch = 0
-        self.computed_in: torch.dtype | None = None
-        self._shards = _sharding_modules(forward, regularise_on, params)
-
-    @property
-    def passes(self) -> int:
-        """Calls of the user's code (and backward passes through it) that one evaluation takes."""
-        return 1 if self.regularise_on is None else 2
-
-    def everything_of(self, z: Tensor) -> Tensor | None:
-        """The targets of all data among the stacked ones, if there are any."""
-        return None if self.regularise_on is None else z.detach()[self.batch :]
-
-    def __call__(self) -> Tensor:
-        raw = self.forward()
-        for module in self._shards:
-            module.reshard()
-        z = self._usable(raw)
-        self.batch, self.computed_in = z.shape[0], raw.dtype
-        if self.regularise_on is None:
-            return z
-        everything = self._usable(self.regularise_on())
-        if everything.shape[1:] != z.shape[1:] or everything.dtype != z.dtype:
-            raise BadForward(
-                f"regularise_on() must give targets like forward()'s, one row per example of all data; got "
-                f"{everything.dtype} of shape {tuple(everything.shape)} against {z.dtype} of shape {tuple(z.shape)}"
-            )
-        return torch.cat([z, everything])
-
-    def _usable(self, z: Tensor) -> Tensor:
-        if not isinstance(z, Tensor):
-            raise BadForward(
-                f"forward() must return a tensor of targets; it returned {type(z).__name__}"
-            )
-        if not z.is_floating_point():
-            raise BadForward(
-                f"forward() must return floating-point targets; got {z.dtype}. Return the logits or "
-                "means, not the predicted classes."
-            )
-        if z.layout is not torch.strided or z.is_nested:
-            raise BadForward(
-                f"forward() must return dense targets; got the layout {z.layout}. Return z.to_dense(), or for "
-                "nested tensors torch.nested.to_padded_tensor(z, 0.0)."
-            )
-        if z.is_meta:
-            raise BadForward(
-                "forward() returned targets on the device 'meta', which hold no numbers. Build the model on a "
-                "real device, or give it memory and weights: model.to_empty(device='cpu'), then load_state_dict."
-            )
-        if z.ndim == 0:
-            raise BadForward(
-                "forward() must return one row of targets per example; it returned a single number. "
-                "Return the model's outputs: the loss belongs in the oracle."
-            )
-        if z.shape[0] == 0:
-            raise BadForward("forward() returned no rows: the batch is empty")
-        detached = z.grad_fn is None and not any(z is p for p in self.params)
-        if detached and torch.is_grad_enabled():
-            raise BadForward(
-                "forward() returned targets that do not depend on the parameters through autograd. "
-                "Remove detach(), no_grad() or .numpy() from it, and give SSO the parameters it uses."
-            )
-        # Half precision is for the model; differences of targets need more digits.
-        if z.dtype in HALF:
-            return z.float()
-        # Targets that are a parameter, or a view of one, must not move with it.
-        base = z if z._base is None else z._base
-        return z.clone() if any(base is p for p in self.params) else z
-
-
-def _sharding_modules(
-    forward: Forward, regularise_on: Forward | None, params: Sequence[Tensor]
-) -> list[Any]:
-    """The modules of FSDP2 that a forward calls, if the parameters are sharded.
-
-    They keep what they have put together until a backward comes. Inner solvers move the parameters without one
-    (a refused trial), and the next forward would compute with the old values.
-    """
-    if not any(hasattr(p, "to_local") for p in params):
-        return []
-    held = [m for f in (forward, regularise_on) for m in found_from(f)[0]]
-    found = {id(child): child for m in held for child in m.modules() if hasattr(child, "reshard")}
-    if not found:
-        raise BadForward(
-            "the parameters are sharded (DTensor), and no module that fully_shard has prepared can be found from the "
-            "forward. Let it name the model itself: lambda: model(x)."
-        )
-    return list(found.values())
-
-
-@dataclass
-class Live:
-    """A query in the process that asked it: its graph serves the first inner gradient, once."""
-
-    frozen: FrozenForward
-    z: Tensor | None
-    versions: list[int]
 
 
 def ask(
@@ -219,7 +81,7 @@ def ask(
             f"regularise_on= needs a rule whose metric is one number; that of {type(method.rule).__name__} varies "
             "by example. Use GradientStep, LineSearch or AdaGradNorm."
         )
-    index = _checked_index(index, question)
+    index = checked_index(index, question)
     method.rule.check_targets(question, index, progress.rule_state)
     method.rule.check_everything(question, targets.everything_of(z), index, progress.rule_state)
     versions = [local(p)._version for p in targets.params]
@@ -259,7 +121,7 @@ def tell(
             if query.regularised
             else "regularise_on= was not given to ask: leave it out of tell, or ask again with it"
         )
-    live, z, joining = _joined(query, targets, journal)
+    live, z, joining = joined(query, targets, journal)
     # The graph's own targets: the oracle may have worked on its copy in place.
     anchor = z.detach()[: query.targets.shape[0]]
     answer = replace(checked(point, anchor), index=query.index)
@@ -419,100 +281,3 @@ def _solver(
         else offer(method.inner, surrogate, targets.params)
     )
     return method.inner.minimise if own is None else own
-
-
-def _joined(query: Query, targets: Targets, journal: Journal) -> tuple[Live, Tensor, int]:
-    """The query's graph, and the forwards it took to make it again.
-
-    Within a step the live one serves. In `tell` the forward is evaluated anew, in whatever process:
-    a closure may mean something else by then, and it is the one the inner loop will call.
-    """
-    versions = [local(p)._version for p in targets.params]
-    live: Live | None = query.live
-    if (
-        live is not None
-        and live.z is not None
-        and live.frozen.forward is targets
-        and live.versions == versions
-    ):
-        return live, live.z, 0
-    if query.digest and query.digest != digest(targets.params):
-        raise BadForward(
-            "the parameters are not those at which the oracle was asked: they changed between ask and tell (or "
-            "others are trained now). Load the parameters as they were at ask, and pass the same forward."
-        )
-    with torch.enable_grad():
-        if live is None:
-            frozen = FrozenForward(targets, [str(p.device) for p in targets.params], journal)
-            live = Live(frozen, None, [])
-            z = frozen.rejoin(query.rng, query.buffers)
-            calls = 2 if query.buffers else 1
-        else:
-            live.z = None  # its memory first
-            live.frozen.continued(journal)
-            z = live.frozen.retake(targets)
-            calls = 1
-    now = z.detach()[: targets.batch]
-    same_shape = now.shape == query.targets.shape
-    rows = differing_rows(now, query.targets, targets.computed_in) if same_shape else []
-    if rows or not same_shape:
-        what = (
-            f"{len(rows)} of {now.shape[0]} rows differ: {shown(rows)}"
-            if same_shape
-            else f"their shape is {tuple(now.shape)} and was {tuple(query.targets.shape)}"
-        )
-        raise BadForward(
-            f"the forward no longer gives the targets the oracle was asked about ({what}): the "
-            "batch or the model's mode changed between ask and tell. Load the parameters as they were "
-            "at ask, and pass the same forward."
-        )
-    live.z, live.versions = z, versions
-    query.live = live
-    return live, z, calls
-
-
-def digest(params: Sequence[Tensor]) -> str:
-    """A fingerprint of the parameters' values, the same in every process and on every device."""
-    found = hashlib.blake2b(digest_size=16)
-    for p in params:
-        values = local(p.detach()).cpu().contiguous().reshape(-1)
-        found.update(f"{p.dtype} {tuple(p.shape)} ".encode())
-        found.update(values.view(torch.uint8).numpy().data)
-    return found.hexdigest()
-
-
-def checked_ids(ids: Sequence[Any] | None, rows: int) -> list[Any] | None:
-    """The ids of a query's rows: one each, all different."""
-    if ids is None:
-        return None
-    names = ids.tolist() if isinstance(ids, Tensor) else list(ids)
-    try:
-        distinct = len(set(names))
-    except TypeError:
-        distinct = -1
-    if len(names) != rows or distinct != rows:
-        raise BadArgument(
-            f"ids= must name each of the {rows} rows differently, by strings or whole numbers; got {len(names)}, "
-            f"{'not all hashable' if distinct < 0 else f'{distinct} different ones'}"
-        )
-    return names
-
-
-def _checked_index(index: Tensor | None, z: Tensor) -> Tensor | None:
-    if index is None:
-        return None
-    try:
-        index = torch.as_tensor(index, device=z.device)
-    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-        raise BadArgument(
-            f"index= must be whole numbers, the data rows of this batch ({error}). Number the examples 0, 1, 2, … "
-            "by their place in the data set."
-        ) from error
-    if index.is_floating_point() or index.dtype == torch.bool or index.shape != z.shape[:1]:
-        raise BadArgument(
-            f"index= must be one whole number per example, shape ({z.shape[0]},): the data rows of this "
-            f"batch; got {index.dtype} of shape {tuple(index.shape)}"
-        )
-    if (index < 0).any():
-        raise BadArgument(f"index= has a negative row, {int(index.min())}; rows count from 0")
-    return index.to(torch.long, copy=True)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from targetopt.distributed.world import present
 from targetopt.surrogate import EntropicProximal, Quadratic, Surrogate
 from targetopt.types import BadForward, TargetPoint
-from targetopt.world import present
 
 
 class Divergence(ABC):

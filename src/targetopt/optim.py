@@ -9,18 +9,22 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from targetopt import core, watch
-from targetopt.distributed import together
+from targetopt import core
+from targetopt.distributed.ranks import together
+from targetopt.distributed.world import present
 from targetopt.inner import LBFGS, Inner
-from targetopt.journal import Journal
-from targetopt.oracle import as_answer, as_oracle, check_ids
-from targetopt.progress import Progress, explained
+from targetopt.oracle import as_oracle, as_point, check_ids
 from targetopt.rules import Automatic, GradientStep, Rule
-from targetopt.schedules import Constant, Schedule, factor
+from targetopt.schedules import Constant, Schedule
+from targetopt.step import watch
+from targetopt.step.journal import Journal
+from targetopt.step.method import Method, check_lr, check_weight_decay
+from targetopt.step.progress import Progress, explained
+from targetopt.step.question import checked_ids, digest
+from targetopt.step.targets import Targets
 from targetopt.types import (
     BadArgument,
     Counts,
@@ -28,10 +32,7 @@ from targetopt.types import (
     MissingCapability,
     Query,
     StepReport,
-    TargetPoint,
-    as_number,
 )
-from targetopt.world import present
 
 
 class SSO(Optimizer):
@@ -112,8 +113,8 @@ class SSO(Optimizer):
             raise BadArgument(
                 f"schedule={schedule!r} must be callable, such as to.schedules.inverse_sqrt()"
             )
-        _check_lr(lr, zero_allowed=False, unbounded=rule.unbounded)
-        _check_weight_decay(weight_decay)
+        check_lr(lr, zero_allowed=False, unbounded=rule.unbounded)
+        check_weight_decay(weight_decay)
         self.rule = rule
         self.inner = inner
         self.schedule: Schedule = Constant() if schedule is None else schedule
@@ -233,8 +234,8 @@ class SSO(Optimizer):
             journal = Journal()
             with journal, journal, journal:
                 query = self._ask(targets, method, journal, None, index)
-                query.ids = core.checked_ids(ids, query.targets.shape[0])
-                query.digest = core.digest(targets.params)
+                query.ids = checked_ids(ids, query.targets.shape[0])
+                query.digest = digest(targets.params)
                 query.live.z = (
                     None  # the graph would wait for nothing: tell evaluates its own forward
                 )
@@ -288,22 +289,10 @@ class SSO(Optimizer):
             )
         waited = None if query.asked is None else now - query.asked
         if hasattr(losses, "told"):  # Answers: in the query's order, perhaps of fewer rows
-            query, forward, told = losses.told(query, forward)
-            losses, gradients, value = told.losses, told.gradients, told.value
-            smoothness = told.smoothness
-            curvature = None if told.curvature is None else told.curvature()
+            query, forward, point = losses.told(query, forward)
         else:
             check_ids(query.ids, ids.tolist() if isinstance(ids, Tensor) else ids)
-        z = query.targets
-        curved = None if curvature is None else as_answer("curvature", curvature, z).clone()
-        point = TargetPoint(
-            targets=z,
-            losses=as_answer("losses", losses, z),
-            gradients=as_answer("gradients", gradients, z),
-            curvature=None if curved is None else (lambda: curved),
-            value=value,
-            smoothness=smoothness,
-        )
+            point = as_point(query.targets, losses, gradients, curvature, value, smoothness)
         with together(self.group, "tell") as world:
             targets, method = self._targets(forward, regularise_on), self._method()
             world.agree(method.settings, targets.params)
@@ -314,48 +303,18 @@ class SSO(Optimizer):
             watch.warn(self._progress.watch, report.eta)
         return report
 
-    def _targets(self, forward: Forward, regularise_on: Forward | None) -> core.Targets:
-        for name, function in (("forward", forward), ("regularise_on", regularise_on)):
-            if not callable(function) and not (function is None and name == "regularise_on"):
-                raise BadArgument(
-                    f"{name}={type(function).__name__} must be a function without arguments, lambda: "
-                    "model(x): SSO evaluates it again as the parameters move"
-                )
+    def _targets(self, forward: Forward, regularise_on: Forward | None) -> Targets:
         params = [p for p in self.param_groups[0]["params"] if p.requires_grad]
-        if not params:
-            raise BadArgument("no parameter requires a gradient: there is nothing to train")
-        return core.Targets(forward, params, regularise_on)
+        return Targets(forward, params, regularise_on)
 
-    def _method(self) -> core.Method:
-        """The parts of the next step, checked: schedulers and users write to the group."""
-        group = self.param_groups[0]
-        lr, weight_decay = group["lr"], group["weight_decay"]
-        _check_lr(lr, zero_allowed=True, unbounded=self.rule.unbounded)
-        _check_weight_decay(weight_decay)
-        if lr is None and "initial_lr" in group:  # torch's schedulers leave that behind
-            raise BadArgument(
-                "a torch scheduler cannot drive lr=None, which means 1/(2L) and is known only when the "
-                "oracle has answered. Give lr=, or use schedule= (to.schedules, or any function of t)."
-            )
-        decay = factor(self.schedule, self._progress.steps + 1)
-        for device in {p.device.type for p in group["params"]}:
-            if torch.is_autocast_enabled(device):
-                raise BadArgument(
-                    f"SSO was called inside torch.autocast({device!r}), which would round the surrogate and "
-                    "the inner solver too. Put it inside forward, around the model alone."
-                )
-        return core.Method(
-            self.rule,
-            self.inner,
-            None if lr is None else float(lr),
-            decay,
-            float(weight_decay),
-        )
+    def _method(self) -> Method:
+        step = self._progress.steps + 1
+        return Method.of(self.param_groups[0], self.rule, self.inner, self.schedule, step)
 
     def _ask(
         self,
-        targets: core.Targets,
-        method: core.Method,
+        targets: Targets,
+        method: Method,
         journal: Journal,
         oracle: object,
         index: Tensor | None,
@@ -374,9 +333,9 @@ class SSO(Optimizer):
     def _tell(
         self,
         query: Query,
-        targets: core.Targets,
+        targets: Targets,
         point: object,
-        method: core.Method,
+        method: Method,
         journal: Journal,
         oracle_seconds: float | None = None,
     ) -> StepReport:
@@ -468,23 +427,3 @@ class SSO(Optimizer):
         group = self.group if self.group is None or isinstance(self.group, str) else "auto"
         kept = {name: getattr(self, name) for name in own}
         return {**super().__getstate__(), **kept, "group": group}
-
-
-def _check_lr(lr: Any, *, zero_allowed: bool, unbounded: bool) -> None:
-    if lr is None:
-        return
-    value = as_number(lr)
-    if unbounded and value == float("inf"):
-        return
-    if not (0.0 < value < float("inf") or (zero_allowed and value == 0.0)):
-        raise BadArgument(
-            f"lr={lr!r} must be positive and finite: it is η, the step in target space. Pass None for "
-            "1/(2L)."
-        )
-
-
-def _check_weight_decay(weight_decay: Any) -> None:
-    if not 0.0 <= as_number(weight_decay) < float("inf"):
-        raise BadArgument(
-            f"weight_decay={weight_decay!r} must be ≥ 0 and finite: it is λ. Pass 0 for none."
-        )

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from targetopt.distributed.world import present
 from targetopt.types import MissingCapability
-from targetopt.world import present
 
 
 def _mean(per_entry: Tensor) -> Tensor:

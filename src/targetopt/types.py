@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from targetopt.distributed.world import present
 from targetopt.errors import BadAnswer as BadAnswer
 from targetopt.errors import BadArgument as BadArgument
 from targetopt.errors import BadForward as BadForward
 from targetopt.errors import Diverged as Diverged
 from targetopt.errors import MissingCapability as MissingCapability
 from targetopt.errors import TargetoptError as TargetoptError
-from targetopt.world import present
 
 if TYPE_CHECKING:
     from targetopt.losses import Loss

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT, StateDict
 
 from targetopt.baselines.base import CountingOptimizer, checked_number
-from targetopt.journal import Journal
+from targetopt.step.journal import Journal
 from targetopt.types import BadArgument
 
 

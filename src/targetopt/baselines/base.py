@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from targetopt.determinism import FrozenForward
-from targetopt.journal import Deed, Journal
+from targetopt.step.determinism import FrozenForward
+from targetopt.step.journal import Deed, Journal
 from targetopt.types import BadAnswer, BadArgument, Diverged, wide
 
 Closure = Callable[[], Tensor]

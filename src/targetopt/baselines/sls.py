@@ -17,8 +17,8 @@ from targetopt.baselines.base import (
     checked_number,
     squared_norm,
 )
-from targetopt.journal import Journal
 from targetopt.schedules import Constant, Schedule, factor
+from targetopt.step.journal import Journal
 from targetopt.types import BadArgument, checked_whole, settle_whole
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from targetopt.baselines.base import Closure, ClosureOptimizer, differentiate, squared_norm
-from targetopt.journal import Journal
+from targetopt.step.journal import Journal
 from targetopt.types import BadAnswer, BadArgument, Diverged, finite_rows
 
 

@@ -1,13 +1,4 @@
-"""Several ranks do one step: each has its own rows, and all agree on every number that decides.
-
-In a process group of ``torch.distributed`` the batch of a step is the rows of all ranks together, as many on each as
-it likes. Every mean over rows, every slope, norm and ratio is added up over the ranks in float64, exactly rounded, so
-that all ranks compute with the same bits, take the same decisions, and keep the same parameters; their fingerprints are
-compared at the beginning and end of each step. A step that one rank cannot do, no rank does.
-
-Nothing has to be called for this: `targetopt.SSO` sees that there is a process group. ``SSO(..., group=None)`` keeps a
-rank to itself, and ``group=some_group`` joins a part of the ranks.
-"""
+"""The ranks of a process group, and how they meet: one message from everybody to everybody."""
 
 from __future__ import annotations
 
@@ -23,11 +14,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from targetopt.distributed.world import ALONE, World, inhabited, local, present, replicas
 from targetopt.errors import BadArgument, RankFailed
 from targetopt.types import TargetPoint
-from targetopt.world import ALONE, World, inhabited, local, present, replicas
-
-__all__ = ["OnFirstRank", "RankFailed", "Ranks", "world_of"]
 
 SLOTS = 64
 """Numbers in one message; a meeting is one such message from everybody to everybody."""
@@ -190,6 +179,9 @@ class Ranks(World):
     def rows(self, count: int) -> int:
         return int(sum(row[0] for row in self.gather([float(count)])))
 
+    def before(self, count: int) -> int:
+        return int(sum(row[0] for row in self.gather([float(count)])[: self.rank]))
+
     def largest(self, number: float) -> float:
         return max(row[0] for row in self.gather([number]))
 
@@ -261,78 +253,6 @@ class Ranks(World):
                 )
 
 
-class OnFirstRank:
-    """An oracle that rank 0 asks for all ranks: where one process holds the simulator, the key or the ledger.
-
-    The targets of all ranks come to rank 0 below each other, in the order of the ranks, in one question; each rank gets
-    the losses and gradients of its rows. What the oracle offers beside them (``value``, ``curvature``) is asked for in
-    the same way.
-
-    Args:
-        oracle: the oracle on rank 0; other ranks may give ``None``.
-
-    Example:
-        >>> import torch, targetopt as to
-        >>> inside = to.LossOracle(to.losses.Squared(torch.zeros(2)))
-        >>> to.distributed.OnFirstRank(inside).query(
-        ...     torch.tensor([1.0, 2.0])
-        ... ).gradients  # one process
-        tensor([1., 2.])
-    """
-
-    def __init__(self, oracle: Any) -> None:
-        self.oracle = oracle
-
-    def query(self, z: Tensor) -> TargetPoint:
-        world = present()
-        if world.size == 1:
-            answer: TargetPoint = self._own().query(z)
-            return answer
-        whole = world.joined(z)
-        begin = int(sum(_before(world, z.shape[0])))
-        mine = slice(begin, begin + z.shape[0])
-        point, offers = None, [0.0, 0.0, -1.0]
-        if world.rank == 0:
-            point = self._own().query(whole)
-            offers = [
-                float(point.value is not None),
-                float(point.curvature is not None),
-                -1.0 if point.smoothness is None else float(point.smoothness),
-            ]
-        offered = world.first(torch.tensor(offers, dtype=torch.float64)).tolist()
-
-        def spread(tensor: Tensor | None, shape: tuple[int, ...]) -> Tensor:
-            given = (
-                torch.empty(shape, dtype=z.dtype) if tensor is None else tensor.detach().to(z.dtype)
-            )
-            return world.first(given)[mine].to(z.device)
-
-        def value(other: Tensor) -> Tensor:
-            elsewhere = world.joined(other)
-            found = point.value(elsewhere) if point is not None and point.value else None
-            return spread(found, (whole.shape[0],))
-
-        def curvature() -> Tensor:
-            found = point.curvature() if point is not None and point.curvature else None
-            axes = world.first(torch.tensor([0 if found is None else found.ndim])).item()
-            shape = whole.shape if axes == whole.ndim else (*whole.shape, whole.shape[1])
-            return spread(found, tuple(shape))
-
-        return TargetPoint(
-            targets=z,
-            losses=spread(None if point is None else point.losses, (whole.shape[0],)),
-            gradients=spread(None if point is None else point.gradients, tuple(whole.shape)),
-            value=value if offered[0] else None,
-            curvature=curvature if offered[1] else None,
-            smoothness=None if offered[2] < 0 else offered[2],
-        )
-
-    def _own(self) -> Any:
-        if self.oracle is None:
-            raise BadArgument("OnFirstRank: oracle=None on rank 0, which must have the oracle")
-        return self.oracle
-
-
 def agreed(point: TargetPoint) -> TargetPoint:
     """The answer with the smoothness of all ranks' losses: the largest L, unknown if one rank does not know it."""
     world = present()
@@ -340,12 +260,6 @@ def agreed(point: TargetPoint) -> TargetPoint:
         return point
     known = world.largest(math.inf if point.smoothness is None else point.smoothness)
     return replace(point, smoothness=None if math.isinf(known) else known)
-
-
-def _before(world: World, count: int) -> list[float]:
-    """The numbers of rows on the ranks before this one."""
-    assert isinstance(world, Ranks)
-    return [row[0] for row in world.gather([float(count)])][: world.rank]
 
 
 def _timeout(group: Any) -> timedelta:

@@ -50,6 +50,10 @@ class World:
         """The number of rows on all ranks."""
         return count
 
+    def before(self, count: int) -> int:
+        """The number of rows on the ranks before this one, which has ``count``."""
+        return 0
+
     def largest(self, number: float) -> float:
         """The largest of the ranks' numbers."""
         return number

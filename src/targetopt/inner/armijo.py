@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import torch
 
+from targetopt.distributed.world import present
 from targetopt.inner.base import Inner, InnerResult
 from targetopt.inner.objective import Line, Objective
 from targetopt.inner.stopping import (
@@ -18,7 +19,6 @@ from targetopt.inner.stopping import (
     settle,
 )
 from targetopt.types import BadArgument, State, check_entries, is_positive, settle_whole
-from targetopt.world import present
 
 
 @dataclass(frozen=True)

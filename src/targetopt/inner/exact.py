@@ -10,13 +10,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from targetopt.distributed.world import present
 from targetopt.inner.base import Inner, InnerResult
 from targetopt.inner.objective import Evaluation, Line, Objective
 from targetopt.inner.space import Space
 from targetopt.inner.stopping import EXACT
 from targetopt.surrogate import EntropicProximal, Quadratic
 from targetopt.types import HALF, BadForward, MissingCapability, State, wide
-from targetopt.world import present
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from targetopt.distributed.world import present
 from targetopt.inner.economy import UNKNOWN_PRICE
 from targetopt.inner.space import Space, Tensors
 from targetopt.surrogate import Surrogate
 from targetopt.types import HALF, BadForward, wide
-from targetopt.world import present
 
 
 @dataclass

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from targetopt.distributed.world import local, present, replicas
 from targetopt.types import MissingCapability, total, wide
-from targetopt.world import local, present, replicas
 
 Tensors = Sequence[Tensor]
 

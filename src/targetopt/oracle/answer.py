@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from numbers import Real
 from typing import Any, cast
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from targetopt.losses import Loss
 from targetopt.oracle.base import Oracle
-from targetopt.oracle.loss import LossOracle, check_losses
+from targetopt.oracle.loss import LossOracle, as_answer, check_losses
 from targetopt.surrogate import Surrogate
 from targetopt.types import BadAnswer, BadArgument, TargetPoint, all_finite, finite_rows, shown
 
@@ -31,6 +31,26 @@ def as_oracle(oracle: Any) -> Oracle:
     raise BadArgument(
         f"oracle={oracle!r} must have query(z), be a loss such as to.losses.Logistic(y), or be a function "
         "that returns one loss per example"
+    )
+
+
+def as_point(
+    z: Tensor,
+    losses: Any,
+    gradients: Any,
+    curvature: Any = None,
+    value: Callable[[Tensor], Tensor] | None = None,
+    smoothness: float | None = None,
+) -> TargetPoint:
+    """An answer that is handed over in parts: tensors, arrays or lists."""
+    curved = None if curvature is None else as_answer("curvature", curvature, z).clone()
+    return TargetPoint(
+        targets=z,
+        losses=as_answer("losses", losses, z),
+        gradients=as_answer("gradients", gradients, z),
+        curvature=None if curved is None else (lambda: curved),
+        value=value,
+        smoothness=smoothness,
     )
 
 

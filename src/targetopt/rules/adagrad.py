@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from targetopt.distributed.world import present
 from targetopt.rules.base import Proposal, Rule
 from targetopt.rules.tables import (
     averaged,
@@ -18,7 +19,6 @@ from targetopt.rules.tables import (
 )
 from targetopt.surrogate import Quadratic
 from targetopt.types import BadArgument, State, TargetPoint, check_entries, is_table
-from targetopt.world import present
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from targetopt.distributed.world import present
 from targetopt.rules.base import Proposal, Rule
 from targetopt.rules.evidence import SPAN, first_step, same_rows
 from targetopt.surrogate import Surrogate
@@ -22,7 +23,6 @@ from targetopt.types import (
     is_table,
     settle_whole,
 )
-from targetopt.world import present
 
 ROUNDING = 10.0
 """Units in the loss's last place by which decreases may be off before they decide anything."""

@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor
 
+from targetopt.distributed.world import present
 from targetopt.types import State, TargetPoint, differing_rows
-from targetopt.world import present
 
 GAIN = 0.3
 """β: how far one answer may move log η. Fixed on ijcnn1 and mushrooms (seed 0), where 0.3 and 1 were tried."""

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from targetopt.distributed.world import present
 from targetopt.rules.base import Proposal, Rule
 from targetopt.rules.tables import (
     averaged,
@@ -19,7 +20,6 @@ from targetopt.rules.tables import (
 )
 from targetopt.surrogate import Quadratic
 from targetopt.types import State, TargetPoint, check_entries, is_table
-from targetopt.world import present
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import torch
 
+from targetopt.distributed.world import present
 from targetopt.divergence import SquaredEuclidean
 from targetopt.rules.base import Proposal, Rule
 from targetopt.types import (
@@ -18,7 +19,6 @@ from targetopt.types import (
     is_positive,
     settle_whole,
 )
-from targetopt.world import present
 
 ROUNDING = 8.0
 """Units in the loss's last place by which the comparison may be off. Without them, ties (η = 1/L at c = ½

@@ -8,10 +8,10 @@ from typing import ClassVar
 
 import torch
 
+from targetopt.distributed.world import present
 from targetopt.rules.base import Proposal, Rule
 from targetopt.surrogate import Surrogate
 from targetopt.types import BadAnswer, State, TargetPoint
-from targetopt.world import present
 
 TOUCHES = 2.0 / 3.0
 """A majoriser's value at z_t may be off by ε to this power, relatively: what rounding does to a solver."""

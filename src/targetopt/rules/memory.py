@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from targetopt.distributed.world import present
 from targetopt.divergence import SquaredEuclidean
 from targetopt.rules.base import Proposal, Rule
 from targetopt.rules.tables import (
@@ -29,7 +30,6 @@ from targetopt.types import (
     check_entries,
     is_table,
 )
-from targetopt.world import present
 
 KINDS = ("saga", "miso")
 

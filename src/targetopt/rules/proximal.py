@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from targetopt.distributed.world import present
 from targetopt.losses import Loss
 from targetopt.rules.base import Proposal, Rule
 from targetopt.rules.evidence import adapted, agreement, anchored, first_step, same_rows
@@ -20,7 +21,6 @@ from targetopt.types import (
     is_positive,
     is_table,
 )
-from targetopt.world import present
 
 REPEATS = 2
 """After so many repetitions, and nothing else, the rows are taken to be the whole problem."""

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from targetopt.distributed.world import present
 from targetopt.surrogate import Surrogate
 from targetopt.types import State, settle_whole
-from targetopt.world import present
 
 
 def inner(a: Tensor, b: Tensor) -> Tensor:

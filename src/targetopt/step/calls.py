@@ -34,7 +34,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as torch_modules
 from torch.nn.utils import stateless
 
-from targetopt.journal import Journal, at_once
+from targetopt.step.journal import Journal, at_once
 
 Act = Callable[[nn.Module], None]
 

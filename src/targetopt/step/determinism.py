@@ -27,8 +27,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from targetopt.calls import lending, noticed
-from targetopt.journal import Deed, Journal, at_once
+from targetopt.step.calls import lending, noticed
+from targetopt.step.journal import Deed, Journal, at_once
 from targetopt.types import BadForward, Forward
 
 RngStates = list[tuple[str, Tensor]]

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from targetopt.world import local
+from targetopt.distributed.world import local
 
 Deed = Callable[[], object]
 """Something to do, as a call of compiled code without arguments: ``partial(tensor.copy_, kept)``."""

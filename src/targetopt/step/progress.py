@@ -27,7 +27,7 @@ class Progress:
         rule_state: what the rule remembers.
         inner_state: what the inner solver remembers, and
         trained: of which parameters, by their places in the group.
-        watch: what `targetopt.watch` has seen of the run.
+        watch: what `targetopt.step.watch` has seen of the run.
         accepted: the parameters at the last point that the rule accepted, for rules that may go back to
             it (`Rule.looks_back`); empty for others.
         costs: what an oracle call costs in inner steps, as far as it was measured (`targetopt.inner.economy`).
