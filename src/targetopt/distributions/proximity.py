@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from targetopt.distributed.world import present
 from targetopt.distributions.base import Family
 from targetopt.divergence import Divergence
 from targetopt.surrogate import Surrogate
 from targetopt.types import BadForward, MissingCapability, TargetPoint
-from targetopt.world import present
 
 
 @dataclass(frozen=True)
