@@ -134,9 +134,11 @@ def valley(monkeypatch: pytest.MonkeyPatch) -> Iterator[suite.Task]:
     monkeypatch.setattr(findings, "tasks", lambda wanted=(): [task])
     monkeypatch.setattr(study, "run_all", in_process)
     everybody = suite.EVERYBODY - {"rule"}
-    monkeypatch.setitem(suite.EXTENTS, "quick", suite.Extent(2, 1, None, everybody, price=10.0))
+    monkeypatch.setitem(
+        suite.EXTENTS, "quick", suite.Extent(2, 1, None, everybody, price=10.0, fewer=1, patience=2)
+    )
     monkeypatch.setattr(suite, "RIVALS", (arms.RIVALS[0], arms.RIVALS[2]))
-    monkeypatch.setattr(suite, "ABLATIONS", arms.ABLATIONS[:1])
+    monkeypatch.setattr(suite, "ABLATIONS", arms.ABLATIONS[1:2])
     yield task
     problems.unregister("valley")
 
@@ -159,8 +161,9 @@ def in_process(plans, **settings):
 def test_a_whole_study_tunes_shows_judges_and_resumes(valley, tmp_path: Path) -> None:
     DONE.clear()
     out = tmp_path / "study"
-    [summary] = study.run(out, scale="quick")
-    assert set(summary.statuses) <= {"done", "diverged"}
+    summaries = study.run(out, scale="quick")
+    assert len(summaries) == 3  # SSO, rivals with more calls, and parts with fewer seeds
+    assert all(set(summary.statuses) <= {"done", "diverged"} for summary in summaries)
     tuned = json.loads((out / "valley" / "choices.json").read_text())
     assert {each["arm"] for each in tuned} == {"Adam", "L-BFGS"}
     assert all(each["inside"] and len(each["tried"]) >= 7 for each in tuned)
@@ -169,6 +172,17 @@ def test_a_whole_study_tunes_shows_judges_and_resumes(valley, tmp_path: Path) ->
     assert len(set(DONE)) == count
     study.run(out, scale="quick")
     assert len(DONE) == count  # nothing is done twice
+
+    entry = study.Entry.of(valley, "quick")
+    assert set(entry.shown()) == {"", "rivals", "parts"}
+    assert entry.shown()["rivals"].problems[0]["epochs"] == 16  # twice the calls of SSO
+    assert entry.shown()["parts"].seeds == [0]
+    _, [task] = findings.gather(out)
+    numbers = {arm.role: len(arm.lowest) for arm in task.arms}
+    assert numbers == {"default": 2, "rival": 2, "ablation": 1}
+    assert max(calls for calls, _ in task.best(1, "rival").spent) == 16
+    assert task.own.spent[0][0] == 8
+    assert task.runs == 7
 
     first = page.write(out)
     text = first.read_text()
@@ -182,7 +196,7 @@ def test_a_whole_study_tunes_shows_judges_and_resumes(valley, tmp_path: Path) ->
     assert found["tasks"][0]["name"] == "valley"
     judged = verdicts.read(tmp_path / "published")
     assert any(v.claim.startswith("a valley: the default") for v in judged)
-    assert any("gradients alone" in v.claim for v in judged)
+    assert any("no metric" in v.claim for v in judged)
 
     with pytest.raises(to.TargetoptError, match="holds the study at scale 'quick'"):
         study.run(out, scale="smoke")
@@ -200,6 +214,7 @@ def made(
             None,
             [[c] * 3 for c in calls],
             [[0.1] * 3 for _ in calls],
+            [1.0] * 3,
             [1.0] * 3,
             [(100.0, 2.0)] * 3,
             {"done": 3},

@@ -88,7 +88,7 @@ class LBFGS(Inner):
 
     def minimise(self, objective: Objective, state: State) -> InnerResult:
         now = objective.start()
-        gradient = objective.gradient(now)
+        gradient = objective.space.gathered(objective.gradient(now))
         kept = self.pairs_kept(objective.params)
         pairs = _Pairs(objective, kept, frugal=kept < self.history)
         carried = dict(state)
@@ -133,7 +133,7 @@ class LBFGS(Inner):
         alpha: float,
     ) -> _Found | None:
         """A step with sufficient decrease and increased slope; the parameters are left there."""
-        line = Line(objective, now, direction)
+        line = Line(objective, now, objective.space.spread(direction))
         low, high = 0.0, float("inf")
         best: _Found | None = None
         gradient: list[Tensor] = []
@@ -141,7 +141,7 @@ class LBFGS(Inner):
             there, change = line.trial(alpha)
             if change <= self.SUFFICIENT * alpha * slope:
                 best, gradient = None, []  # their memory first
-                gradient = objective.gradient(there)
+                gradient = objective.space.gathered(objective.gradient(there))
                 new_slope = objective.dot(gradient, direction)
                 best = _Found(alpha, there, gradient, change, new_slope)
                 if new_slope >= self.CURVATURE * slope:

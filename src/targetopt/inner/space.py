@@ -7,15 +7,19 @@ together: an inner product is taken part by part and added up over the ranks.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from targetopt.distributed.world import local, present, replicas
-from targetopt.types import MissingCapability, total, wide
+from targetopt.types import HALF, MissingCapability, total, wide
 
 Tensors = Sequence[Tensor]
+
+SMALL = 2**18
+"""Numbers of a model up to which calling an operation takes longer than the operation itself."""
 
 
 def dot(a: Tensors, b: Tensors) -> float:
@@ -60,6 +64,30 @@ class Space:
             else:
                 shared += float(_product(x, y)) / copies
         return whole + float(present().sums(torch.tensor(shared, dtype=torch.float64)))
+
+    @cached_property
+    def _gathers(self) -> bool:
+        """Whether vectors can be one tensor: a small model, whole, of one type and on one device."""
+        kinds = {(p.dtype, p.device) for p in self.params}
+        alike = len(kinds) == 1 and not self.sharded and self.params[0].dtype not in HALF
+        return alike and len(self.params) > 1 and sum(p.numel() for p in self.params) <= SMALL
+
+    def gathered(self, vector: list[Tensor]) -> list[Tensor]:
+        """A vector as a list of fewer tensors, of one if the model is small: fewer and longer operations.
+
+        >>> space = Space([torch.ones(2), torch.zeros(1, 1)])
+        >>> one = space.gathered(space.params)
+        >>> one, space.spread(one)
+        ([tensor([1., 1., 0.])], [tensor([1., 1.]), tensor([[0.]])])
+        """
+        return [torch.cat([x.reshape(-1) for x in vector])] if self._gathers else vector
+
+    def spread(self, vector: list[Tensor]) -> list[Tensor]:
+        """A gathered vector with one tensor for each parameter again; these share its memory."""
+        if not self._gathers:
+            return vector
+        parts = vector[0].split([p.numel() for p in self.params])
+        return [x.view(p.shape) for x, p in zip(parts, self.params, strict=True)]
 
     def pulled(self, z: Tensor, v: Tensor, *, keep_graph: bool) -> list[Tensor | None]:
         """Jᵀv by autograd, added up over the rows of all ranks: this rank's part of it.

@@ -44,7 +44,7 @@ class Auto(MethodSpec):
     title = "SSO"
     about = "to.SSO(params) with nothing chosen: it looks at what the oracle reveals"
 
-    rule: Literal["automatic", "secant", "trust-region"] = "automatic"
+    rule: Literal["automatic", "secant", "trust-region", "majoriser"] = "automatic"
     inner: Literal["lbfgs", "armijo", "gauss-newton"] = "lbfgs"
     max_steps: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(default="auto", alias="m")
     price: Positive = 1000.0
@@ -69,6 +69,7 @@ _PARTS: dict[str, rules.Rule] = {
     "automatic": rules.Automatic(),
     "secant": rules.TrustRegion(rules.Secant()),
     "trust-region": rules.TrustRegion(),
+    "majoriser": rules.Majoriser(),
 }
 _SOLVERS: dict[str, Any] = {
     "lbfgs": solvers.LBFGS,

@@ -55,6 +55,7 @@ class Arm:
         role: what it is in the comparison.
         tune: what is tuned, if anything is.
         needs: what the problem must reveal; arms that need more than a problem has are left out there.
+        slow: whether it is left out where the study has half an hour, as tuned arms of SSO are.
     """
 
     label: str
@@ -62,6 +63,7 @@ class Arm:
     role: Role
     tune: Tune | None = None
     needs: frozenset[str] = field(default_factory=frozenset)
+    slow: bool = False
 
     def with_value(self, value: float) -> dict[str, Any]:
         """The table of a specification with a value of the tuned option."""
@@ -77,6 +79,7 @@ class Arm:
 
 HALF_DECADE = 10**0.5
 SSO = {"name": "sso", "inner": "lbfgs", "m": 30}
+DECADES = Tune("lr", spaced(1e-3, 10.0, 7))
 
 DEFAULT = Arm("SSO default", {"name": "sso-auto"}, "default")
 
@@ -88,24 +91,25 @@ RIVALS = (
 )
 
 RULES = (
-    Arm("SSO fixed η, tuned", {**SSO, "rule": "gradient-step"}, "rule", Tune("lr", spaced(1e-3, 10.0, 7))),
-    Arm("SSO-AdaGradNorm, tuned", {**SSO, "rule": "adagrad-norm"}, "rule", Tune("lr", spaced(1e-3, 10.0, 7))),
-)  # fmt: skip
+    Arm("SSO fixed η, tuned", {**SSO, "rule": "gradient-step"}, "rule", DECADES, slow=True),
+    Arm("SSO-AdaGradNorm, tuned", {**SSO, "rule": "adagrad-norm"}, "rule", DECADES, slow=True),
+)
 
+LABELS = frozenset({"revealed"})
 ABLATIONS = (
-    Arm("gradients alone", {"name": "sso-auto", "rule": "secant"}, "ablation"),
+    Arm("gradients alone", {"name": "sso-auto", "rule": "secant"}, "ablation", needs=LABELS),
     Arm("gradients alone, no metric", {"name": "sso-auto", "rule": "trust-region"}, "ablation"),
     Arm("m = 5", {"name": "sso-auto", "m": 5}, "ablation"),
     Arm("m = 30", {"name": "sso-auto", "m": 30}, "ablation"),
+    Arm("ten times the price", {"name": "sso-auto", "price": 1000.0}, "ablation", slow=True),
     Arm("Armijo inside", {"name": "sso-auto", "inner": "armijo"}, "ablation"),
 )
-"""The default with one part replaced; without the metric the majoriser and the labels are left out, too."""
+"""The default with one part replaced; without the metric the labels are left out, too."""
 
-LABELS = frozenset({"revealed"})
 TRICKS_FOR_LABELS = (
     Arm(
         "SSO-Proximal, tuned", {**SSO, "rule": "proximal"}, "rule",
-        Tune("lr", spaced(1e-2, 10.0, 7)), LABELS,
+        Tune("lr", spaced(1e-2, 10.0, 7)), LABELS, slow=True,
     ),
     Arm(
         "30 Adam steps on each answer", {**SSO, "rule": "proximal", "inner": "adam", "lr": 1e12}, "trick",

@@ -95,7 +95,11 @@ def judge(
     courses: Mapping[tuple[str, float], Sequence[Course | None]],
     budget: int,
 ) -> None:
-    """Score every value of some searches on one problem, by its courses over the tuning seeds."""
+    """Score every value of some searches on one problem, by its courses over the tuning seeds.
+
+    Courses of arms that are not searched take part in the levels, so that rivals are tuned for what they will be
+    judged by.
+    """
     seeds = max((len(each) for each in courses.values()), default=0)
     totals: dict[tuple[str, float], list[tuple[float, float]]] = {key: [] for key in courses}
     for seed in range(seeds):

@@ -18,7 +18,7 @@ def judge(found: Sequence[TaskFindings]) -> list[Verdict]:
     """Verdicts on the three aims, on every problem, and on every part of the default."""
     ratios = {task.name: task.middle_ratio("rival") for task in found}
     known = [each for each in ratios.values() if not math.isnan(each)]
-    runs = sum(task.seeds * len(task.arms) for task in found)
+    runs = sum(task.runs for task in found)
     aims = []
     if known:
         typical = middle(known)
@@ -83,7 +83,7 @@ def _on(task: TaskFindings) -> Verdict:
         f"{task.title}: the default needs fewer calls than every tuned rival.",
         verdict,
         numbers,
-        task.seeds * len(task.arms),
+        task.runs,
         TEST,
     )
 
@@ -93,13 +93,7 @@ def _parts(found: Sequence[TaskFindings]) -> list[Verdict]:
     labels = dict.fromkeys(arm.label for task in found for arm in task.of("ablation"))
     verdicts = []
     for label in labels:
-        gains = []
-        for task in found:
-            without = next((arm for arm in task.of("ablation") if arm.label == label), None)
-            if without is not None:
-                own, other = task.own.median_calls(1), without.median_calls(1)
-                gain = min(other, 2.0 * task.budget) / min(own, 2.0 * task.budget)
-                gains.append(gain)
+        gains = [gain for task in found if not math.isnan(gain := task.changed(label))]
         typical = middle(gains)
         better = sum(gain > 1 / NEARLY for gain in gains) / len(gains)
         worse = sum(gain < NEARLY for gain in gains) / len(gains)

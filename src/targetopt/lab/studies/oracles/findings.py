@@ -39,8 +39,9 @@ class Found:
         chosen: the value of its tuned option, if it has one.
         calls: for each level and seed the calls to reach it; infinite where it was not reached.
         beside: the seconds beside the oracle until then.
-        lowest: for each seed the lowest loss within the budget.
-        spent: for each seed all calls within the budget, and the seconds besides.
+        lowest: for each seed the lowest loss within the budget of the default.
+        at_end: for each seed the lowest loss within its own budget, which may be larger.
+        spent: for each seed all calls within its own budget, and the seconds besides.
         statuses: how the runs ended.
     """
 
@@ -50,6 +51,7 @@ class Found:
     calls: list[list[float]]
     beside: list[list[float]]
     lowest: list[float]
+    at_end: list[float]
     spent: list[tuple[float, float]]
     statuses: dict[str, int]
 
@@ -76,8 +78,9 @@ class TaskFindings:
     """All arms on one task.
 
     Attributes:
-        budget: calls that every run had.
-        seeds: how many are shown.
+        budget: calls that every run of SSO had.
+        patience: how many times that rivals and tricks had.
+        seeds: how many are shown; some arms may have fewer.
         call_seconds: what a call took here, by the clock.
         arms: the default first.
     """
@@ -89,6 +92,12 @@ class TaskFindings:
     seeds: int
     call_seconds: float
     arms: list[Found]
+    patience: int = 1
+
+    @property
+    def runs(self) -> int:
+        """How many runs its numbers are from."""
+        return sum(len(arm.lowest) for arm in self.arms)
 
     @property
     def own(self) -> Found:
@@ -110,7 +119,20 @@ class TaskFindings:
         best = self.best(level, *roles)
         if best is None:
             return math.nan, ""
-        return ratio(best.median_calls(level), self.own.median_calls(level), self.budget)
+        own = self.own.median_calls(level)
+        return ratio(best.median_calls(level), own, self.budget, self.patience)
+
+    def changed(self, label: str) -> float:
+        """Calls of an arm to the middle level over those of the default, on the seeds that both have.
+
+        A level that is missed counts as twice the budget; nan if the arm did not take part.
+        """
+        arm = next((each for each in self.arms if each.label == label), None)
+        if arm is None:
+            return math.nan
+        own = self.own.calls[MIDDLE][: len(arm.lowest)]
+        most = 2.0 * self.budget
+        return min(arm.median_calls(MIDDLE), most) / min(middle(own), most)
 
     def middle_ratio(self, *roles: str) -> float:
         """The median of the ratios at the three levels."""
@@ -138,6 +160,7 @@ class TaskFindings:
             "title": self.title,
             "oracle": self.oracle,
             "budget": self.budget,
+            "patience": self.patience,
             "seeds": self.seeds,
             "call_seconds": self.call_seconds,
             "ratio_to_rivals": [_plain(self.ratio(k, "rival")[0]) for k in range(len(SHARES))],
@@ -181,30 +204,36 @@ def gather(out: Path) -> tuple[Scale, list[TaskFindings]]:
 
 
 def _task(task: Task, scale: Scale, directory: Path) -> TaskFindings | None:
-    store = Store(directory)
-    runs = store.shown()
-    if len(runs) < len([entry for entry in store.plan() if not entry.get("trial")]):
-        return None
     entry = Entry.of(task, scale)
-    seeds = range(EXTENTS[scale].seeds)
+    runs: list[Run] = []
+    for place in entry.shown():
+        store = Store(directory / place)
+        ended = store.shown()
+        if not ended or len(ended) < len([each for each in store.plan() if not each.get("trial")]):
+            return None
+        runs += ended
+    extent = EXTENTS[scale]
+    seeds = extent.shown(DEFAULT.role)
     by_arm: dict[str, dict[int, Run]] = {}
     for run in runs:
         by_arm.setdefault(run.manifest["method"]["label"], {})[run.manifest["seed"]] = run
-    courses = {
-        label: [
-            Course.of(each[seed].columns, entry.budget) if seed in each else None for seed in seeds
+    courses: dict[str, list[Course | None]] = {}
+    for arm in entry.arms:
+        each = by_arm.get(arm.label, {})
+        budget = entry.budget_of(arm.role)
+        courses[arm.label] = [
+            Course.of(each[seed].columns, budget) if seed in each else None
+            for seed in extent.shown(arm.role)
         ]
-        for label, each in by_arm.items()
-    }
     goals = []
     for seed in seeds:
-        ended = [each[seed] for each in courses.values()]
-        goals.append(levels([course for course in ended if course is not None], entry.budget))
+        there = [each[seed] for each in courses.values() if seed < len(each)]
+        goals.append(levels([course for course in there if course is not None], entry.budget))
     chosen = _chosen(directory)
     arms = [
-        _arm(arm, courses[arm.label], goals, by_arm[arm.label], chosen.get(arm.label))
+        _arm(arm, courses[arm.label], goals, by_arm[arm.label], chosen.get(arm.label), entry.budget)
         for arm in entry.arms
-        if arm.label in courses
+        if arm.label in by_arm
     ]
     if not any(arm.label == DEFAULT.label for arm in arms):
         return None
@@ -215,7 +244,14 @@ def _task(task: Task, scale: Scale, directory: Path) -> TaskFindings | None:
         if len(run.columns["step"])
     ]
     return TaskFindings(
-        task.name, task.title, task.oracle, entry.budget, len(seeds), middle(per_call), arms
+        task.name,
+        task.title,
+        task.oracle,
+        entry.budget,
+        len(seeds),
+        middle(per_call),
+        arms,
+        extent.patience,
     )
 
 
@@ -231,12 +267,13 @@ def _arm(
     goals: Sequence[np.ndarray[Any, Any]],
     runs: Mapping[int, Run],
     chosen: float | None,
+    budget: int,
 ) -> Found:
     nowhere = (math.inf, math.inf)
     spent = [
         [
             nowhere if course is None else course.reached(float(goal[level]))
-            for course, goal in zip(courses, goals, strict=True)
+            for course, goal in zip(courses, goals, strict=False)  # some have fewer seeds
         ]
         for level in range(len(SHARES))
     ]
@@ -250,6 +287,7 @@ def _arm(
         chosen,
         [[pair[0] for pair in level] for level in spent],
         [[pair[1] for pair in level] for level in spent],
+        [math.inf if course is None else course.lowest_within(budget) for course in courses],
         [math.inf if course is None else float(course.lowest[-1]) for course in courses],
         [
             (0.0, 0.0) if course is None else (float(course.calls[-1]), float(course.beside[-1]))

@@ -95,16 +95,20 @@ def middle(values: Sequence[float]) -> float:
     return float(aggregates.quantile(np.asarray(values, dtype=float), 0.5))
 
 
-def ratio(rival: float, own: float, budget: int) -> tuple[float, str]:
+def ratio(rival: float, own: float, budget: int, patience: int = 1) -> tuple[float, str]:
     """How many times fewer calls SSO needs, and whether that is exact (``""``), at least or at most.
+
+    A rival that did not get there has spent ``patience`` times SSO's budget.
 
     >>> ratio(40.0, 10.0, 50), ratio(math.inf, 10.0, 50), ratio(40.0, math.inf, 50)
     ((4.0, ''), (5.0, '≥'), (0.8, '≤'))
+    >>> ratio(math.inf, 10.0, 50, patience=2)
+    (10.0, '≥')
     """
     if math.isinf(own) and math.isinf(rival):
         return math.nan, ""
     if math.isinf(rival):
-        return budget / own, "≥"
+        return patience * budget / own, "≥"
     if math.isinf(own):
         return rival / budget, "≤"
     return rival / own, ""

@@ -159,13 +159,7 @@ def _ablations(found: Sequence[TaskFindings], path: Path) -> Path:
     def paint(ax: Any, cell: Place) -> tuple[str, str]:
         ax.axvline(1.0, color="0.4", linewidth=0.8)
         for y, label in enumerate(labels):
-            ratios = []
-            for task in found:
-                arm = next((each for each in task.of("ablation") if each.label == label), None)
-                if arm is not None:
-                    most = 2.0 * task.budget
-                    own = min(task.own.median_calls(1), most)
-                    ratios.append(min(arm.median_calls(1), most) / own)
+            ratios = [each for task in found if not math.isnan(each := task.changed(label))]
             spread = y + 0.24 * (np.arange(len(ratios)) / max(len(ratios) - 1, 1) - 0.5)
             ax.scatter(ratios, spread, s=9, color=oklch(0.5, 0.13, 145.0), zorder=3)
             ax.plot([np.median(ratios)] * 2, [y - 0.3, y + 0.3], color="0.1", linewidth=1.4)

@@ -6,6 +6,8 @@
     DIR/TASK/trials           the plan of a task's trials
     DIR/TASK/choices.json     what was chosen, and from what
     DIR/TASK                  the plan of what is shown; `targetopt report DIR/TASK` draws its curves
+    DIR/TASK/rivals           the same for arms that may ask more often than SSO, if the scale lets them
+    DIR/TASK/parts            the same for arms that are shown with fewer seeds, if the scale has such
     DIR/study.json            the scale
 
 Nothing that has ended is run again: the same command goes on where it was stopped.
@@ -14,7 +16,8 @@ Nothing that has ended is run again: the same command goes on where it was stopp
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast, get_args
@@ -34,6 +37,10 @@ from targetopt.types import BadArgument
 
 FILE = "study.json"
 CHOICES = "choices.json"
+
+
+Asked = tuple[str, dict[str, Any], range]
+"""What an experiment is to contain: the role of an arm, its table, and its seeds."""
 
 
 @dataclass
@@ -59,31 +66,58 @@ class Entry:
     def settled(self) -> bool:
         return all(search.settled for search in self.searches)
 
-    def trials(self) -> Experiment:
-        """Every value of every list, on the tuning seeds."""
+    def trials(self) -> dict[str, Experiment]:
+        """Every value of every list, on the tuning seeds; and the default, for the levels that it sets."""
         first, count = FIRST_TUNING_SEED, EXTENTS[self.scale].tuning_seeds
-        methods = [search.arm.with_value(v) for search in self.searches for v in search.values]
-        return self._experiment("trials", methods, list(range(first, first + count)))
-
-    def shown(self) -> Experiment:
-        """Every arm as it was chosen, on the seeds that are shown."""
-        chosen = {search.arm.label: search.best for search in self.searches}
-        methods = [arm.plain(chosen.get(arm.label)) for arm in self.arms]
-        return self._experiment(self.task.title, methods, list(range(EXTENTS[self.scale].seeds)))
-
-    def _experiment(self, what: str, methods: list[dict[str, Any]], seeds: list[int]) -> Experiment:
-        price = EXTENTS[self.scale].price
-        priced = [
-            {**each, "price": price} if each["name"] == DEFAULT.table["name"] else each
-            for each in methods
+        seeds = range(first, first + count)
+        own: list[Asked] = [(DEFAULT.role, DEFAULT.plain(None), seeds)]
+        tried: list[Asked] = [
+            (search.arm.role, search.arm.with_value(value), seeds)
+            for search in self.searches
+            for value in search.values
         ]
-        return Experiment(
-            name=f"{self.task.name} · {what} ({self.scale} scale)",
-            problems=[self.task.table(self.scale)],
-            methods=priced,
-            seeds=seeds,
-            engine="torch",
-        )
+        return self._experiments("trials", [*own, *tried], "trials")
+
+    def shown(self) -> dict[str, Experiment]:
+        """Every arm as it was chosen, on the seeds that are shown, by its place in the task's directory."""
+        chosen = {search.arm.label: search.best for search in self.searches}
+        methods: list[Asked] = [
+            (arm.role, arm.plain(chosen.get(arm.label)), EXTENTS[self.scale].shown(arm.role))
+            for arm in self.arms
+        ]
+        return self._experiments(self.task.title, methods)
+
+    def budget_of(self, role: str) -> int:
+        """The calls that an arm of this role may make."""
+        return self.budget * EXTENTS[self.scale].times(role)
+
+    def _experiments(
+        self, what: str, asked: Sequence[Asked], folder: str = ""
+    ) -> dict[str, Experiment]:
+        """One experiment for each budget and number of seeds, by its place in the task's directory."""
+        extent = EXTENTS[self.scale]
+        groups: dict[str, list[Asked]] = {}
+        for role, table, seeds in asked:
+            patient = extent.times(role) > 1
+            part = "rivals" if patient else "parts" if len(seeds) < len(asked[0][2]) else ""
+            groups.setdefault("/".join(filter(None, (folder, part))), []).append(
+                (role, table, seeds)
+            )
+        return {
+            place: Experiment(
+                name=f"{self.task.name} · {what} ({self.scale} scale)",
+                problems=[self.task.table(self.scale, extent.times(group[0][0]))],
+                methods=[self._priced(table) for _, table, _ in group],
+                seeds=list(group[0][2]),
+                engine="torch",
+            )
+            for place, group in groups.items()
+        }
+
+    def _priced(self, table: dict[str, Any]) -> dict[str, Any]:
+        """SSO's default is told what a call costs: a run must not depend on how busy its machine was."""
+        automatic = table["name"] == DEFAULT.table["name"]
+        return {"price": EXTENTS[self.scale].price, **table} if automatic else table
 
 
 def run(
@@ -129,13 +163,19 @@ def run(
         return []
     plans = []
     for entry in entries:
-        directory = out / entry.task.name
-        store = _shared(directory, out)
+        directory = _shared(out / entry.task.name, out).directory
         records = [search.record() for search in entry.searches]
         write_whole(directory / CHOICES, json.dumps(records, indent=1).encode())
-        plans.append(Plan(entry.shown(), store))
-    tell(f"Every setting is chosen; now the runs that are shown: {len(plans)} problems.")
+        plans += _plans(out, entry, entry.shown())
+    tell(f"Every setting is chosen; now the runs that are shown: {len(entries)} problems.")
     return run_all(plans, **settings)
+
+
+def _plans(out: Path, entry: Entry, experiments: Mapping[str, Experiment]) -> list[Plan]:
+    return [
+        Plan(experiment, _shared(out / entry.task.name / place, out))
+        for place, experiment in experiments.items()
+    ]
 
 
 def _claim(out: Path, scale: Scale) -> None:
@@ -175,15 +215,13 @@ def _tune(
         going = [entry for entry in entries if not entry.settled]
         if not going:
             return True
-        plans = [
-            Plan(entry.trials(), _shared(out / entry.task.name / "trials", out)) for entry in going
-        ]
+        plans = [_plans(out, entry, entry.trials()) for entry in going]
         tell(f"Trials, round {number}: {', '.join(entry.task.name for entry in going)}.")
-        summaries = run_all(plans, **settings)
+        summaries = run_all([plan for each in plans for plan in each], **settings)
         if any(summary.interrupted for summary in summaries):
             return False
-        for entry, plan in zip(going, plans, strict=True):
-            judge(entry.searches, _courses(entry, plan), entry.budget)
+        for entry, own in zip(going, plans, strict=True):
+            judge(entry.searches, _courses(entry, own), entry.budget)
             for search in entry.searches:
                 if EXTENTS[entry.scale].tried is not None:
                     search.settled = True
@@ -192,17 +230,21 @@ def _tune(
     return True
 
 
-def _courses(entry: Entry, plan: Plan) -> dict[tuple[str, float], list[Course | None]]:
-    """The trials of each arm and value, over the tuning seeds."""
-    ended = {run.manifest["id"]: run for run in plan.store.load({c.id for c in plan.grid.runs})}
-    labels = {
-        search.arm.with_value(value)["label"]: (search.arm.label, value)
+def _courses(entry: Entry, plans: Sequence[Plan]) -> dict[tuple[str, float], list[Course | None]]:
+    """The trials of each arm and value, over the tuning seeds; the default has the value nan."""
+    known = {DEFAULT.label: (DEFAULT, math.nan)} | {
+        search.arm.with_value(value)["label"]: (search.arm, value)
         for search in entry.searches
         for value in search.values
     }
     found: dict[tuple[str, float], list[Course | None]] = {}
-    for config in plan.grid.runs:
-        run = ended.get(config.id)
-        course = None if run is None else Course.of(run.columns, entry.budget)
-        found.setdefault(labels[config.method_label], []).append(course)
+    for plan in plans:
+        configs = plan.grid.runs
+        ended = {run.manifest["id"]: run for run in plan.store.load({c.id for c in configs})}
+        for config in configs:
+            arm, value = known[config.method_label]
+            run = ended.get(config.id)
+            budget = entry.budget_of(arm.role)
+            course = None if run is None else Course.of(run.columns, budget)
+            found.setdefault((arm.label, value), []).append(course)
     return found

@@ -19,7 +19,7 @@ from targetopt.lab.studies.oracles.arms import (
 from targetopt.types import BadArgument
 
 Scale = Literal["smoke", "quick", "full"]
-"""A rehearsal, a first look with three seeds, and the study itself with ten, in sittings."""
+"""A rehearsal, a study in half an hour, and larger problems with every arm, in sittings."""
 
 
 @dataclass(frozen=True)
@@ -32,22 +32,34 @@ class Extent:
         tried: values tried of each setting; all, and more until the best lies inside, if None.
         roles: which arms take part.
         price: what a call is taken to cost in inner steps, by which SSO's default chooses m.
+        fewer: how many of the seeds other rules and ablations of SSO are shown with; all if None.
+        patience: rivals and tricks may ask so many times as often as SSO, which costs little because they compute
+            little besides, and says how long they take to get where SSO was within its budget.
     """
 
     seeds: int
     tuning_seeds: int
     tried: int | None
     roles: frozenset[str]
-    price: float = 1000.0
+    price: float = 100.0
+    fewer: int | None = None
+    patience: int = 1
+
+    def shown(self, role: str) -> range:
+        """The seeds that arms of a role are shown with."""
+        few = self.fewer is not None and role in ("rule", "ablation")
+        return range(self.fewer if few and self.fewer is not None else self.seeds)
+
+    def times(self, role: str) -> int:
+        """How many times the budget of the default arms of a role have."""
+        return self.patience if role in ("rival", "trick") else 1
 
 
 EVERYBODY = frozenset({"default", "rule", "ablation", "rival", "trick"})
 EXTENTS: Mapping[str, Extent] = {
-    "smoke": Extent(
-        seeds=1, tuning_seeds=1, tried=2, roles=EVERYBODY - {"ablation", "rule"}, price=100.0
-    ),
-    "quick": Extent(seeds=3, tuning_seeds=1, tried=None, roles=EVERYBODY - {"rule"}),
-    "full": Extent(seeds=10, tuning_seeds=2, tried=None, roles=EVERYBODY),
+    "smoke": Extent(seeds=1, tuning_seeds=1, tried=2, roles=EVERYBODY - {"ablation", "rule"}),
+    "quick": Extent(seeds=10, tuning_seeds=1, tried=None, roles=EVERYBODY, fewer=3, patience=3),
+    "full": Extent(seeds=10, tuning_seeds=2, tried=None, roles=EVERYBODY, patience=4),
 }
 FIRST_TUNING_SEED = 1000
 
@@ -77,12 +89,16 @@ class Task:
     def arms(self, scale: str, reveals: frozenset[str]) -> list[Arm]:
         """Everybody who takes part at a scale, the default first."""
         everybody = (DEFAULT, *RIVALS, *RULES, *TRICKS_FOR_LABELS, *self.tricks, *ABLATIONS)
-        roles = EXTENTS[scale].roles
-        return [arm for arm in everybody if arm.role in roles and arm.needs <= reveals]
+        roles, quick = EXTENTS[scale].roles, EXTENTS[scale].fewer is not None
+        return [
+            arm
+            for arm in everybody
+            if arm.role in roles and arm.needs <= reveals and not (quick and arm.slow)
+        ]
 
-    def table(self, scale: str) -> dict[str, Any]:
-        """The problem as a specification has it."""
-        sized = {**self.problem, "size": scale, "epochs": self.calls[scale]}
+    def table(self, scale: str, times: int = 1) -> dict[str, Any]:
+        """The problem as a specification has it, with so many times the budget."""
+        sized = {**self.problem, "size": scale, "epochs": times * self.calls[scale]}
         if self.batch_size is not None:
             sized["batch_size"] = self.batch_size[scale]
         return sized
