@@ -35,8 +35,7 @@ def test_a_course_counts_every_question_within_the_budget() -> None:
         "oracle_calls": np.array([1, 2, 2, 3, 9]),
         "value_calls": np.array([0, 0, 1, 1, 1]),
         "loss": np.array([5.0, 7.0, 3.0, 4.0, 0.0]),
-        "oracle_time": np.array([1.0, 2.0, 2.0, 4.0, 9.0]),
-        "wall_time": np.array([1.5, 2.5, 2.5, 5.0, 11.0]),
+        "method_time": np.array([0.5, 0.5, 0.5, 1.0, 2.0]),
     }
     found = Course.of(columns, budget=4)
     np.testing.assert_array_equal(found.calls, [1, 2, 3, 4])

@@ -77,7 +77,8 @@ class Secant:
         B = γ (I − S (SᵀS)⁻¹ Sᵀ) + Y H⁻¹ Yᵀ,      H = SᵀY made symmetric,
 
     is the multi-secant BFGS matrix. Directions in which H is not clearly positive (a non-convex loss,
-    or noise) are left out, so B is always positive definite. γ = ⟨s, y⟩/⟨s, s⟩ of the newest pair.
+    or noise) are left out, so B is always positive definite. γ is the
+    geometric mean of ⟨s, y⟩/⟨s, s⟩ over the last two pairs.
     On a quadratic loss of rank r, B is its Hessian on everything seen, and r + 1 steps of a model that can
     reach its targets end at the minimum.
 
@@ -99,6 +100,9 @@ class Secant:
     FLATTEST = 1e-8
     """Directions whose share of H's largest (normalised) eigenvalue is smaller are left out."""
 
+    RECENT = 2
+    """Pairs whose curvature stands for directions that no pair has seen."""
+
     def __post_init__(self) -> None:
         settle_whole(self, "pairs")
 
@@ -119,7 +123,10 @@ class Secant:
         world = present()
         k, n = steps.shape[0], world.rows(like.shape[0])
         S, Y = steps.reshape(k, -1).double(), changes.reshape(k, -1).double()
-        newest = float(world.sums(Y[-1] @ S[-1])) / float(world.sums(S[-1] @ S[-1]))
+        met = world.sums((S * Y)[-self.RECENT :].sum(1)) / world.sums(
+            (S * S)[-self.RECENT :].sum(1)
+        )
+        usual = float(met.log().mean().exp())
         # pairs of early steps are longer by orders of magnitude
         lengths = world.lengths(S.norm(dim=1)).unsqueeze(1)
         S, Y = S / lengths, Y / lengths
@@ -134,9 +141,9 @@ class Secant:
         zero = torch.zeros_like(overlap)
         core = n * torch.cat(
             [
-                torch.cat([-newest * overlap, zero], dim=1),
+                torch.cat([-usual * overlap, zero], dim=1),
                 torch.cat([zero, torch.diag(1.0 / values)], dim=1),
             ]
         )
         basis = torch.cat([S, Y]).to(like.dtype).reshape(-1, *like.shape)
-        return LowRank(newest, basis, core.to(like.dtype))
+        return LowRank(usual, basis, core.to(like.dtype))

@@ -90,7 +90,11 @@ class TorchSession(Session):
         return self.trainer.counts
 
     def advance(self, start: int, stop: int) -> int:
-        self.trainer.step(self._rows(start))
+        rows = self._rows(start)
+        if self.trail is None:
+            self.trainer.step(rows)
+        else:
+            self.trail.step(lambda: self.trainer.step(rows))
         self._done = start + 1
         return self._done
 
@@ -143,5 +147,5 @@ class TorchSession(Session):
         self.trail.load_state_dict(state["trail"])
 
 
-_TOLD = ("oracle_calls", "value_calls", "oracle_time")
+_TOLD = ("oracle_calls", "value_calls", "oracle_time", "method_time")
 _order = lru_cache(maxsize=2)(linear.sample_order)

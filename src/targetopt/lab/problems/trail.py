@@ -20,14 +20,17 @@ if TYPE_CHECKING:
 
 Record = dict[str, float | int]
 
+_COUNTED = ("oracle_calls", "value_calls")
+_MEASURED = ("oracle_time", "method_time", "lowest")
+
 
 class Trail:
     """Counts the questions of a run and keeps what was answered until it is written down.
 
     A question for a value alone counts as much as one with a gradient, because a solver has to be
-    called for both. ``oracle_time`` is what the oracle took, so that the rest of a run's time is
-    what the method itself costs; making a forward belongs to it, since some oracles (an attack)
-    decide there what the model will be asked.
+    called for both. ``oracle_time`` is what the oracle took by the clock; making a forward belongs to it, since
+    some oracles (an attack) decide there what the model will be asked. ``method_time`` is the processor time
+    that the method itself took within steps (`step`): it hardly depends on how busy the machine was.
 
     Example:
         >>> import torch, targetopt as to
@@ -44,6 +47,7 @@ class Trail:
         self.oracle_calls = 0
         self.value_calls = 0
         self.oracle_time = 0.0
+        self.method_time = 0.0
         self.lowest = math.inf
         self._pending: list[Record] = []
 
@@ -82,11 +86,20 @@ class Trail:
         return losses
 
     def _timed(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        began = time.perf_counter()
+        began, busy = time.perf_counter(), time.process_time()
         try:
             return function(*arguments)
         finally:
             self.oracle_time += time.perf_counter() - began
+            self.method_time -= time.process_time() - busy  # `step` counts all of it
+
+    def step(self, function: Callable[[], None]) -> None:
+        """A step of the method, whose processor time is counted but for that of its questions."""
+        busy = time.process_time()
+        try:
+            function()
+        finally:
+            self.method_time += time.process_time() - busy
 
     def _note(self, loss: float) -> None:
         self.lowest = min(self.lowest, loss)
@@ -102,22 +115,24 @@ class Trail:
     def take(self) -> list[Record]:
         """The answers that were not taken yet: calls so far, the loss, the lowest loss so far."""
         taken, self._pending = self._pending, []
-        return [{**record, "oracle_time": self.oracle_time} for record in taken]
+        times = {"oracle_time": self.oracle_time, "method_time": self.method_time}
+        return [{**record, **times} for record in taken]
 
     def state_dict(self) -> dict[str, Any]:
         return {
             "oracle_calls": self.oracle_calls,
             "value_calls": self.value_calls,
             "oracle_time": self.oracle_time,
+            "method_time": self.method_time,
             "lowest": self.lowest,
             "pending": [dict(record) for record in self._pending],
         }
 
     def load_state_dict(self, state: Any) -> None:
-        check_keys(state, ("oracle_calls", "value_calls", "oracle_time", "lowest", "pending"))
-        for name in ("oracle_calls", "value_calls"):
+        check_keys(state, (*_COUNTED, *_MEASURED, "pending"))
+        for name in _COUNTED:
             setattr(self, name, checked_count(name, state[name]))
-        for name in ("oracle_time", "lowest"):
+        for name in _MEASURED:
             if not isinstance(state[name], float) or math.isnan(state[name]):
                 raise BadArgument(f"{name} is {state[name]!r}, not a number")
             setattr(self, name, state[name])

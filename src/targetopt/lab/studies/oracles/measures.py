@@ -27,7 +27,7 @@ class Course:
     Attributes:
         calls: questions asked so far, those for values included; rising.
         lowest: the lowest loss so far.
-        beside: seconds so far that the oracle did not take.
+        beside: seconds of processor time so far that the method took, without its questions.
     """
 
     calls: Array
@@ -42,8 +42,7 @@ class Course:
         if not within.any():
             return None
         lowest = np.minimum.accumulate(np.asarray(columns["loss"], dtype=float)[within])
-        spent = np.asarray(columns["oracle_time"], dtype=float)
-        beside = np.maximum(np.asarray(columns["wall_time"], dtype=float) - spent, 0.0)
+        beside = np.asarray(columns["method_time"], dtype=float)
         return cls(calls[within], lowest, beside[within])
 
     def lowest_within(self, calls: float) -> float:
