@@ -1,10 +1,12 @@
 """Fixtures that every test file may use, and the one door to the real data beside the checkout."""
 
 import os
+import shutil
 import signal
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
@@ -79,3 +81,55 @@ def _refuse_real_data(event: str, arguments: tuple) -> None:
 
 
 sys.addaudithook(_refuse_real_data)
+
+
+# -- a real browser, one for all tests of a process -----------------------------------------------
+
+FLAGS = (
+    "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync"
+)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    executable = shutil.which("chromium")
+    if executable is None:
+        reason = "no `chromium` on PATH: install it (Debian: apt-get install chromium) to test the report"
+        pytest.fail(reason) if os.environ.get("CI") == "true" else pytest.skip(reason)
+    sync_api = pytest.importorskip("playwright.sync_api")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=executable, args=FLAGS.split())
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def open_page(browser: Any) -> Iterator[Callable[..., Any]]:
+    """Opens a report in a fresh context, offline, and notes what a reader must never see."""
+    contexts = []
+
+    def open_report(path: Path, **settings: Any) -> Any:
+        context = browser.new_context(**{"viewport": {"width": 1200, "height": 900}, **settings})
+        context.set_offline(True)
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(120_000)
+        page.wrong = []
+        page.on("console", lambda message: page.wrong.append(f"console: {message.text}"))
+        page.on("pageerror", lambda error: page.wrong.append(f"error: {error}"))
+        page.on("dialog", lambda dialog: (page.wrong.append("dialog"), dialog.dismiss()))
+        page.on(
+            "request",
+            lambda request: (
+                None
+                if request.url == path.as_uri()
+                else page.wrong.append(f"request: {request.url}")
+            ),
+        )
+        page.goto(path.as_uri())
+        return page
+
+    yield open_report
+    for context in contexts:
+        context.close()

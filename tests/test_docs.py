@@ -29,9 +29,12 @@ def readme_blocks():
 
 
 def test_the_readme_example_runs_and_learns():
+    """And does not import torch's compiler, which would double the time to the first step."""
     block, _ = readme_blocks()
-    (loss,) = re.findall(r"loss (\d\.\d+) after 20 oracle calls", python("-c", block))
+    said = python("-c", f"{block}\nimport sys; print('torch._dynamo' in sys.modules)")
+    (loss,) = re.findall(r"loss (\d\.\d+) after 20 oracle calls", said)
     assert float(loss) < 0.1
+    assert said.endswith("False\n")
 
 
 def test_the_readme_imitates(tmp_path):

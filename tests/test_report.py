@@ -70,7 +70,14 @@ def test_page_figures_and_tables_are_all_there(written: Path) -> None:
     stems |= {"cost-loss", "price-loss-batch-25", "price-loss-full-batch", "profile-loss"}
     assert figures == {f"{stem}.{kind}" for stem in stems for kind in ("png", "pdf")}
     tables = {path.name for path in (written.parent / "tables").iterdir()}
-    assert tables == {"runs.csv", "summary.csv", "curves.csv", "cost.csv", "profile.csv"}
+    assert tables == {
+        "runs.csv",
+        "summary.csv",
+        "pairwise.csv",
+        "curves.csv",
+        "cost.csv",
+        "profile.csv",
+    }
     page = written.read_text()
     for link in re.findall(r'href="((?:figures|tables)/[^"]+)"', page):
         assert (written.parent / link).is_file()

@@ -10,9 +10,11 @@ import importlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType, ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from targetopt.errors import MissingCapability
+
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def attach(
@@ -72,3 +74,21 @@ def attach(
         return sorted({*vars(sys.modules[package]), *public})
 
     return __getattr__, __dir__, public
+
+
+def without_compiler(method: Method) -> Method:
+    """A method of torch's optimisers that does not import torch's compiler in order to switch it off.
+
+    ``torch.optim`` marks some methods as not to be compiled, and importing ``torch._dynamo`` for that takes as long
+    as importing torch. While nobody has imported the compiler there is nothing to switch off, and the method inside
+    the mark is called directly.
+
+    Args:
+        method: a bound method, such as ``super().add_param_group``.
+    """
+    function: Any = getattr(method, "__func__", None)
+    marked = getattr(function, "__globals__", {}).get("__name__") == "torch._compile"
+    if not marked or "torch._dynamo" in sys.modules:
+        return method
+    inside: Method = function.__wrapped__.__get__(getattr(method, "__self__", None))
+    return inside

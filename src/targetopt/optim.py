@@ -16,6 +16,7 @@ from targetopt import core
 from targetopt.distributed.ranks import together
 from targetopt.distributed.world import present
 from targetopt.inner import LBFGS, Inner
+from targetopt.lazy import without_compiler
 from targetopt.oracle import as_oracle, as_point, check_ids
 from targetopt.rules import Automatic, GradientStep, Rule
 from targetopt.schedules import Constant, Schedule
@@ -141,7 +142,7 @@ class SSO(Optimizer):
                 "SSO takes one parameter group: the target step η belongs to the targets, not to "
                 "parts of the model. Pass all parameters in one list."
             )
-        super().add_param_group(param_group)
+        without_compiler(super().add_param_group)(param_group)
         for p in self.param_groups[0]["params"]:
             if p.is_complex():
                 raise BadArgument(
@@ -397,7 +398,7 @@ class SSO(Optimizer):
         Tensors, numbers and strings only: ``torch.load(..., weights_only=True)`` reads it.
         """
         return {
-            **super().state_dict(),
+            **without_compiler(super().state_dict)(),
             "sso": {
                 "rule": type(self.rule).__name__,
                 "inner": type(self.inner).__name__,
@@ -418,7 +419,8 @@ class SSO(Optimizer):
                     "build it with the same parts before loading"
                 )
         progress = Progress.loaded(saved, self.rule, self.inner)
-        super().load_state_dict({k: v for k, v in state_dict.items() if k != "sso"})
+        of_torch = {k: v for k, v in state_dict.items() if k != "sso"}
+        without_compiler(super().load_state_dict)(of_torch)
         self._progress = progress
 
     def __getstate__(self) -> dict[str, Any]:

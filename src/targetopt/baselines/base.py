@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from targetopt.lazy import without_compiler
 from targetopt.step.determinism import FrozenForward
 from targetopt.step.journal import Deed, Journal
 from targetopt.types import BadAnswer, BadArgument, Diverged, wide
@@ -65,7 +66,7 @@ class CountingOptimizer(Optimizer):
         group = {**self.defaults, **param_group}
         checked_number(owner, "lr", group["lr"], above=0.0)
         checked_number(owner, "weight_decay", group["weight_decay"], least=0.0)
-        super().add_param_group(param_group)
+        without_compiler(super().add_param_group)(param_group)
         for p in self.param_groups[-1]["params"]:
             if not p.is_floating_point():
                 self.param_groups.pop()

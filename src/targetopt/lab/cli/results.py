@@ -38,6 +38,12 @@ def report(
         bool,
         typer.Option("--all-figures", help="Draw all figures, however many panels that are."),
     ] = False,
+    latex: Annotated[
+        bool, typer.Option("--latex", help="Write the tables for LaTeX (booktabs), too.")
+    ] = False,
+    pdf: Annotated[
+        bool, typer.Option("--pdf", help="Write words, tables and figures as report.pdf, too.")
+    ] = False,
 ) -> None:
     """Write report.html, figures as png and pdf, and tables as csv.
 
@@ -50,12 +56,20 @@ def report(
         targetopt report results/large --all-figures
 
         targetopt report results/grid --x cost --tau 1000
+
+        targetopt report results/grid --latex --pdf
     """
     with clear_errors():
         from targetopt.lab.report import page as reporting
 
         path = reporting.write(
-            directory, open_x=x.value, tau=tau, figures=figures, all_figures=all_figures
+            directory,
+            open_x=x.value,
+            tau=tau,
+            figures=figures,
+            all_figures=all_figures,
+            latex=latex,
+            pdf=pdf,
         )
         console.print("Report:", Text(str(path.resolve())), soft_wrap=True, highlight=False)
 

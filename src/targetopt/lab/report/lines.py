@@ -188,7 +188,7 @@ def group(directory: Path, runs: list[Run], *, pending: int = 0, superseded: int
     method_of, methods = _named([run.manifest["method"] for run in runs])
     problem_of, problems = _named([run.manifest["problem"] for run in runs])
     sizes = sorted({r.manifest["batch_size"] for r in runs}, key=lambda b: (b == "full", b))
-    batches = ["full batch" if size == "full" else f"batch {size}" for size in sizes]
+    batches = [batch_title(size) for size in sizes]
     cells: dict[tuple[int, int], dict[int, Line]] = {}
     for run, method, problem in zip(runs, method_of, problem_of, strict=True):
         cell = cells.setdefault((problem, sizes.index(run.manifest["batch_size"])), {})
@@ -222,6 +222,15 @@ def group(directory: Path, runs: list[Run], *, pending: int = 0, superseded: int
             for (problem, batch), lines in sorted(cells.items())
         ],
     )
+
+
+def batch_title(size: int | str) -> str:
+    """What panels call a batch size.
+
+    >>> batch_title(25), batch_title("full")
+    ('batch 25', 'full batch')
+    """
+    return "full batch" if size == "full" else f"batch {size}"
 
 
 def _named(entries: Sequence[Mapping[str, Any]]) -> tuple[list[int], list[str]]:

@@ -45,7 +45,7 @@ _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 CROWDED = 16
 """Figures with more panels have no ticks between the numbered ones, which are many and say little at that size."""
 _FAR = 1e200  # matplotlib adds margins to it, which must stay finite
-_RC = {
+RC = {
     "text.parse_math": False,
     "font.family": "DejaVu Sans",
     "font.size": 8,
@@ -112,6 +112,7 @@ def save(
     paint: Painter[P],
     note: str = "",
     size: tuple[float, float] = (1.85, 1.35),
+    also: Callable[[Figure], None] | None = None,
 ) -> None:
     """Draw panels in a grid and write ``path.png`` and ``path.pdf``.
 
@@ -123,6 +124,7 @@ def save(
         paint: draws a panel.
         note: a line below the legend.
         size: width and height of a panel, in inches.
+        also: gets the figure when it is drawn.
     """
     used_rows = sorted({cell.row for cell in cells})
     used_columns = sorted({cell.column for cell in cells})
@@ -147,7 +149,7 @@ def save(
     across = max(1, min(int(width / (0.058 * longest + 0.55)), len(labels)))
     legend = 0.17 * math.ceil(len(labels) / across) + (0.17 if note else 0.0) + 0.08
     height = top + bottom + legend + len(used_rows) * (panel_height + gap_y) - gap_y
-    with mpl.rc_context(_RC), warnings.catch_warnings():
+    with mpl.rc_context(RC), warnings.catch_warnings():
         # A name in a script the font lacks is drawn with boxes; that is no reason to lose the
         # figure.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
@@ -190,6 +192,8 @@ def save(
         if note:
             figure.text(0.5, 0.05 / height, note, ha="center", va="bottom", fontsize=7)
         _write(figure, path)
+        if also is not None:
+            also(figure)
 
 
 def _legend(
@@ -235,6 +239,15 @@ def plot(ax: Any, x: NDArray[Any], y: NDArray[Any], style: Style, index: int) ->
     line.set_clip_path(ax.patch)
     ax.add_line(line)
     ax.autoscale_view()
+
+
+def ring(ax: Any, x: float, y: float, style: Style) -> None:
+    """A ring around one point of a line."""
+    if math.isfinite(y):
+        look: dict[str, Any] = {"marker": "o", "markerfacecolor": "none", "linestyle": "none"}
+        line = Line2D([x], [y], markeredgecolor=style.light, markeredgewidth=1.1, **look)
+        line.set_markersize(8.0)
+        ax.add_line(line)
 
 
 def fill(ax: Any, x: NDArray[Any], low: NDArray[Any], high: NDArray[Any], style: Style) -> None:

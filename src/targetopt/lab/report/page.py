@@ -16,14 +16,25 @@ from typing import Any
 import jinja2
 import numpy as np
 
-from targetopt.lab.report import answer, lines, multiples, payload, plots
+from targetopt.lab.report import (
+    answer,
+    document,
+    lines,
+    multiples,
+    payload,
+    plots,
+    sensitivity,
+)
+from targetopt.lab.report import latex as to_latex
 from targetopt.lab.report.lines import ReportError, Results
 from targetopt.lab.report.plots import Picture
 from targetopt.lab.run import tuning
-from targetopt.lab.statistics import summary, verdicts
+from targetopt.lab.statistics import pairwise, summary, verdicts
 from targetopt.lab.store.files import write_whole
 
 _ASSETS = Path(__file__).with_name("assets")
+COLUMNS = 5
+"""Panels side by side in a table of the PDF."""
 
 
 def write(
@@ -34,6 +45,8 @@ def write(
     further: Sequence[Picture] = (),
     figures: bool = True,
     all_figures: bool = False,
+    latex: bool = False,
+    pdf: bool = False,
 ) -> Path:
     """Write ``report.html``, ``figures/*.png|pdf`` and ``tables/*.csv`` into a result directory.
 
@@ -49,6 +62,8 @@ def write(
         further: pictures that lie in ``figures`` already, to be listed before the others.
         figures: whether to draw the figures for print, which takes most of the time.
         all_figures: whether to draw all of them, however many panels that are.
+        latex: whether to write the tables for LaTeX, too: ``tables/*.tex``.
+        pdf: whether to write the whole as ``report.pdf``, too: words, tables and figures.
 
     Returns:
         The path of the page.
@@ -64,11 +79,26 @@ def write(
         metric: [summary.panel_finals(panel, metric) for panel in results.panels]
         for metric in results.metrics
     }
-    tables = summary.write_tables(results, finals, axis=open_x, tau=tau)
-    most = math.inf if all_figures else plots.MOST_PANELS
+    standings = summary.standings(results, next(iter(finals.values()), []))
+    first = results.metrics[0] if results.metrics else None
+    compared = sorted(row.method for row in standings[: pairwise.MOST])
+    pairs = [] if first is None else pairwise.compare(results, compared, first)
+    tables = summary.write_tables(results, finals, pairs, axis=open_x, tau=tau)
+    if latex:
+        tables += to_latex.write(results, finals, standings, pairs)
+    choices = tuning.read(results.directory)
+    tried = sensitivity.lines(results, choices)
+    title, words = _title(results, spec), answer.sentences(results)
     drawn = plots.Drawn([], [])
-    if figures:
-        drawn = plots.draw_all(results, axis=open_x, tau=tau, most=most)
+    with contextlib.ExitStack() as stack:
+        also = None
+        if pdf:
+            pages = stack.enter_context(document.written(results.directory / "report.pdf"))
+            _write_words(pages, results, title, words, standings, finals)
+            also = pages.add
+        if figures:
+            most = math.inf if all_figures else plots.MOST_PANELS
+            drawn = plots.draw_all(results, axis=open_x, tau=tau, most=most, tried=tried, also=also)
     pictures = [*further, *drawn.pictures]
     script = "\n".join((_ASSETS / name).read_text("utf-8") for name in ("chart.js", "report.js"))
     environment = jinja2.Environment(
@@ -81,10 +111,13 @@ def write(
     environment.filters.update(number=number, duration=duration)
     page = environment.get_template("report.html.j2").render(
         results=results,
-        title=_title(results, spec),
-        answer=answer.sentences(results),
+        title=title,
+        answer=words,
         statuses=Counter(manifest["status"] for manifest in _distinct_runs(results)),
-        standings=summary.standings(results, next(iter(finals.values()), [])),
+        standings=standings,
+        pairs={(each.row, each.column): each for each in pairs},
+        compared=[index for index in compared if any(each.row == index for each in pairs)],
+        pdf=pdf,
         finals=finals,
         facts=_facts(results),
         spec=spec,
@@ -93,12 +126,13 @@ def write(
         pictures=pictures,
         left_out=drawn.left_out,
         redraw=f"targetopt report {shlex.quote(str(directory))} --all-figures",
-        choices=tuning.read(results.directory),
+        choices=choices,
+        tried=tried,
         tables=tables,
         style=(_ASSETS / "report.css").read_text("utf-8"),
         script=script,
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        payload=payload.embed(results, axis=open_x, tau=tau),
+        payload=payload.embed(results, axis=open_x, tau=tau, tried=tried),
     )
     path = results.directory / "report.html"
     write_whole(path, page.encode())
@@ -135,6 +169,33 @@ def duration(seconds: float) -> str:
     if seconds < 3600:
         return f"{int(seconds // 60)} min {int(seconds % 60)} s"
     return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60)} min"
+
+
+def _write_words(
+    pages: document.Pages,
+    results: Results,
+    title: str,
+    words: Sequence[str],
+    standings: Sequence[summary.Standing],
+    finals: Mapping[str, Sequence[Mapping[int, summary.Final]]],
+) -> None:
+    """What the PDF begins with: the answer, what was run, ranks and final values."""
+    facts = [f"{name}: {'; '.join(values)}" for name, values in _facts(results)]
+    pages.text(title, [*words, "", *facts])
+    labels = [method.label for method in results.methods]
+    rows = [
+        [labels[row.method], number(row.rank), f"{row.wins} of {row.panels}"] for row in standings
+    ]
+    pages.table("Methods by their mean rank", ["method", "mean rank", "best on"], rows)
+    for metric, per_panel in finals.items():
+        for begin in range(0, len(per_panel), COLUMNS):
+            part = per_panel[begin : begin + COLUMNS]
+            head = ["method", *(panel.title for panel in results.panels[begin : begin + COLUMNS])]
+            rows = [
+                [label, *(number(table[i].iqm) if i in table else "–" for table in part)]
+                for i, label in enumerate(labels)
+            ]
+            pages.table(f"Final {plots.words(metric)}, interquartile mean over seeds", head, rows)
 
 
 def _title(results: Results, spec: str | None) -> str:

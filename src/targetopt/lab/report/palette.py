@@ -7,6 +7,7 @@ A look is a function of the method alone, never of which other methods are on th
 * baselines are dashed and SSO is solid; a step-size schedule breaks the solid line with dots;
 * an inner solver other than Armijo's moves the hue a little and leaves gaps in the line, and so does a
   step size of SSO's that is not the theoretical one;
+* ``colour`` in the table of a method is the colour of its lines, moved only as far as contrast asks for;
 * what has no colour in `targetopt.registry` or in its `MethodSpec` is given one by a hash of its name, and a
   baseline that nobody knows a dash and a marker too.
 
@@ -29,6 +30,7 @@ from typing import Any, Literal
 
 from targetopt import registry
 from targetopt.lab.spec.methods import METHODS
+from targetopt.lab.spec.panels import COLOUR
 
 Dash = tuple[float, ...]
 Json = Mapping[str, Any]
@@ -41,6 +43,8 @@ DASHES: dict[str, Dash] = {
     "exponential": (1.5, 2.5),
 }
 MARKERS = ("circle", "square", "triangle", "diamond", "down", "plus", "cross", "star")
+DARK_ENOUGH, LIGHT_ENOUGH = 0.65, 0.56
+"""The lightest line on a light page and the darkest on a dark one whose contrast is 3, whatever the hue."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +120,23 @@ def style(method: Json) -> Style:
     True
     >>> style({"name": "sso", "m": 10}) == style({"name": "sso", "m": 10, "label": "mine"})
     True
+    >>> style({"name": "sso", "m": 10, "colour": "#aa3377"}).light
+    '#aa3377'
     """
+    look = _usual(method)
+    given = method.get("colour")
+    if not isinstance(given, str) or not COLOUR.fullmatch(given):
+        return look
+    lightness, chroma, hue = _read(given)
+    return replace(
+        look,
+        light=oklch(min(lightness, DARK_ENOUGH), chroma, hue),
+        dark=oklch(max(lightness, LIGHT_ENOUGH), chroma, hue),
+    )
+
+
+def _usual(method: Json) -> Style:
+    """The look of a method for which no colour was given."""
     name = _plain(str(method.get("name", "")))
     rule = rule_of(method)
     if rule is not None:

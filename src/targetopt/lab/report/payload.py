@@ -7,6 +7,7 @@ because where seeds meet depends on the x-axis, and that on the reader's τ.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -24,13 +25,14 @@ from targetopt.lab.report.lines import (
     level,
     readings,
 )
+from targetopt.lab.report.sensitivity import Tried
 from targetopt.lab.store.directory import AXES, COUNTS, Run
 
 NUMBERS = 360_000
 """About how many numbers a page may hold: 3 MB of JSON."""
 
 
-def embed(results: Results, *, axis: str, tau: float) -> str:
+def embed(results: Results, *, axis: str, tau: float, tried: Sequence[Tried] = ()) -> str:
     """The page's data as JSON that may stand inside a ``<script>`` element."""
     pool: dict[str, int] = {}
     drawn = [run for _, line in results.drawn() for run in line.runs]
@@ -51,11 +53,17 @@ def embed(results: Results, *, axis: str, tau: float) -> str:
         "panels": [
             _panel(panel, metric, results.metrics, points, pool) for panel in results.panels
         ],
+        "tried": [_trials(each) for each in tried],
         "open": {"panel": 0, "metric": metric, "axis": axis, "tau": tau, "hidden": hidden},
     }
     # The pool's keys are the columns' JSON already; they are joined, not encoded twice.
     text = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return script_safe(f'{text[:-1]},"pool":[{",".join(pool)}]}}')
+
+
+def _trials(tried: Tried) -> dict[str, Any]:
+    known = [None if np.isnan(final) else float(f"{final:.6g}") for final in tried.finals]
+    return {**asdict(tried), "finals": known}
 
 
 def thinned(steps: NDArray[Any], points: int) -> NDArray[np.intp]:

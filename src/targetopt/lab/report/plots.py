@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from targetopt.lab.report import multiples
 from targetopt.lab.report.lines import (
@@ -22,6 +23,7 @@ from targetopt.lab.report.lines import (
 )
 from targetopt.lab.report.multiples import Entry, Painter, Place
 from targetopt.lab.report.palette import rule_title
+from targetopt.lab.report.sensitivity import Tried
 from targetopt.lab.statistics.profiles import profile
 from targetopt.lab.store.files import explained
 
@@ -39,7 +41,7 @@ PRICES = (1.0, 10.0, 100.0, 1000.0)
 MOST_PANELS = 250
 """How many panels are drawn unless all are asked for: 10 problems at 5 batch sizes are 50 in each figure of curves."""
 
-IN_ORDER = ("curves-", "cost-", "profile-", "rules-", "price-")
+IN_ORDER = ("curves-", "cost-", "profile-", "sensitivity-", "rules-", "price-")
 """How the names of figures begin, those that are looked at first before the others.
 
 What else lies in the folder is somebody else's.
@@ -81,7 +83,15 @@ class Drawn:
     left_out: list[Picture]
 
 
-def draw_all(results: Results, *, axis: str, tau: float, most: float = MOST_PANELS) -> Drawn:
+def draw_all(
+    results: Results,
+    *,
+    axis: str,
+    tau: float,
+    most: float = MOST_PANELS,
+    tried: Sequence[Tried] = (),
+    also: Callable[[Figure], None] | None = None,
+) -> Drawn:
     """Write figures to ``DIR/figures``, and take away those that an earlier report left there.
 
     One a metric, rows problems and columns batch sizes, and one a further panel. For the first metric also
@@ -94,14 +104,17 @@ def draw_all(results: Results, *, axis: str, tau: float, most: float = MOST_PANE
         axis: the x-axis of the curves.
         tau: the cost of one oracle call in inner steps.
         most: panels in all. Kinds of figures are drawn in the order of :data:`IN_ORDER` while they fit.
+        tried: what tuned methods were tried with.
+        also: gets every figure when it is drawn.
     """
     folder = results.directory / "figures"
     with explained(folder):
         folder.mkdir(exist_ok=True)
-    every = [sheet for sheet in _sheets(results, axis, tau) if sheet.cells]
+    sheets_of_all = (*_sheets(results, axis, tau), *_sensitivity(results, tried))
+    every = [sheet for sheet in sheets_of_all if sheet.cells]
     sheets = _fitting(every, most)
     for sheet in sheets:
-        _save(results, sheet)
+        _save(results, sheet, also)
     kept = {sheet.picture.name for sheet in sheets}
     for path in folder.iterdir():
         ours = path.stem.startswith(IN_ORDER) and path.suffix in (".png", ".pdf")
@@ -311,10 +324,43 @@ def legend(results: Results, cells: Sequence[Cell]) -> tuple[list[Entry], str]:
     return entries, "; ".join(notes) + " with at least one seed" if notes else ""
 
 
-def _save(results: Results, sheet: Sheet) -> None:
+def _save(results: Results, sheet: Sheet, also: Callable[[Figure], None] | None) -> None:
     entries, note = legend(results, sheet.cells)
     path = results.directory / "figures" / sheet.picture.name
-    multiples.save(path, sheet.cells, sheet.rows, sheet.columns, entries, sheet.paint, note)
+    grid = (sheet.cells, sheet.rows, sheet.columns)
+    multiples.save(path, *grid, entries, sheet.paint, note, also=also)
+
+
+def _sensitivity(results: Results, tried: Sequence[Tried]) -> Iterator[Sheet]:
+    """How the final value depends on each tuned option: a line for each method, a ring at what was chosen."""
+    for option in dict.fromkeys(each.option for each in tried):
+        of_option = [each for each in tried if each.option == option]
+        metric = of_option[0].metric
+
+        def paint(ax: Any, cell: Cell, of_option: list[Tried] = of_option) -> tuple[str, str]:
+            ax.set_xscale("log")
+            ax.set_yscale("log" if results.log_by_default(of_option[0].metric) else "linear")
+            for each in of_option:
+                if results.panels[each.panel] is cell.panel:
+                    look = results.methods[each.method].style
+                    x, y = np.array(each.values), np.array(each.finals)
+                    multiples.plot(ax, x, y, look, each.method)
+                    chosen = each.values.index(each.chosen)
+                    multiples.ring(ax, x[chosen], y[chosen], look)
+            return of_option[0].option, f"final {words(of_option[0].metric)}"
+
+        shown = {(each.panel, each.method) for each in of_option}
+        members = sorted({each.method for each in of_option})
+        title = f"Final {words(metric)} of trials against {option}; the value that was chosen has a ring"
+        sheet = _by_problem(results, members, Picture(f"sensitivity-{slug(option)}", title), paint)
+        numbers = {id(panel): place for place, panel in enumerate(results.panels)}
+        kept = [
+            replace(
+                cell, lines=[x for x in cell.lines if (numbers[id(cell.panel)], x.method) in shown]
+            )
+            for cell in sheet.cells
+        ]
+        yield replace(sheet, cells=[cell for cell in kept if cell.lines])
 
 
 def _curves(results: Results, metric: str, axis: str, tau: float) -> Painter[Cell]:

@@ -134,6 +134,7 @@ def _entry(run: RunConfig) -> dict[str, object]:
         "batch_size": run.batch_size,
         "seed": run.seed,
         "panels": list(run.panels),
+        **({} if run.colour is None else {"colour": run.colour}),
     }
     return {**entry, "tuned": list(run.tuned)} if run.tuned else entry
 

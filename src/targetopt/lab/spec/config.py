@@ -22,8 +22,9 @@ DIGESTED_AS = {"weight_decay": "l2"}
 class RunConfig:
     """One run, resolved: everything its numbers depend on, and how it is shown.
 
-    ``panels`` are the figures it is drawn in; ``tuned`` the options that were chosen for it. ``horizon`` is
-    how many epochs there are for schedules that end with the run, if it is but the beginning of such a run.
+    ``panels`` are the figures it is drawn in, ``colour`` that of its lines if one was given, ``tuned`` the options that
+    were chosen for it. ``horizon`` is how many epochs there are for schedules that end with the run, if it is but
+    the beginning of such a run.
     """
 
     problem: Mapping[str, Any]
@@ -37,6 +38,7 @@ class RunConfig:
     panels: tuple[str, ...] = (MAIN,)
     tuned: tuple[str, ...] = ()
     horizon: int | None = None
+    colour: str | None = None
 
     @property
     def scheduled_epochs(self) -> int:

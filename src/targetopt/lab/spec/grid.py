@@ -16,12 +16,12 @@ from targetopt.lab.spec.config import Grid, RunConfig, Tuned
 from targetopt.lab.spec.document import Fault, KeyPath, SpecError, dotted
 from targetopt.lab.spec.experiment import Experiment, faults_of, suggestion
 from targetopt.lab.spec.methods import METHODS, MethodSpec
-from targetopt.lab.spec.panels import MAIN
+from targetopt.lab.spec.panels import COLOUR, MAIN
 from targetopt.lab.spec.plugins import PluginError, load_plugins
 from targetopt.lab.spec.problem_options import load_problem, present_names, problem_options
 from targetopt.types import BadArgument, TargetoptError
 
-NOT_OPTIONS = ("name", "label", "on", "tune")
+NOT_OPTIONS = ("name", "label", "colour", "on", "tune")
 """Keys of a method's table that are not options of the method."""
 
 
@@ -56,6 +56,7 @@ class _MethodChoice:
     values: list[dict[str, Any]]
     label: str
     panels: tuple[str, ...]
+    colour: str | None
 
 
 @dataclass
@@ -241,7 +242,8 @@ def _method_choices(experiment: Experiment, faults: list[Fault]) -> Iterator[_Me
             label = _label(choice, alternatives[0], tuned, faults)
             values = [{key: each.values[key] for key in tuned} for each in tried]
             panels = _panels(experiment, label)
-            yield _MethodChoice(choice, alternatives, values if tuned else [], label, panels)
+            shown = (label, panels, _colour(choice, faults))
+            yield _MethodChoice(choice, alternatives, values if tuned else [], *shown)
 
 
 def _tried(choice: Choice, faults: list[Fault]) -> Iterator[Choice]:
@@ -298,6 +300,16 @@ def _label(choice: Choice, method: MethodSpec, tuned: tuple[str, ...], faults: l
     return f"{method.with_defaults(tuned).label()} tuned"
 
 
+def _colour(choice: Choice, faults: list[Fault]) -> str | None:
+    """The colour given for the lines of the method, as CSS writes it."""
+    colour = choice.values.get("colour")
+    if colour is None or (isinstance(colour, str) and COLOUR.fullmatch(colour)):
+        return colour
+    said = "must be a colour such as '#d55e00', or 'oklch(0.6 0.2 40)'"
+    faults.append(choice.fault("colour", f"{colour!r} {said}"))
+    return None
+
+
 def _panels(experiment: Experiment, label: str) -> tuple[str, ...]:
     """The figures a method is drawn in: the main one, unless a further panel is about it."""
 
@@ -348,6 +360,7 @@ def _cross(
             engine=engines[alternative],
             problem_label=problem.loaded.label,
             method_label=method.label + tried,
+            colour=method.colour,
             panels=method.panels if shown else (),
             tuned=tuple(choice.values.get("tune", ())) if shown else (),
             horizon=problem.epochs if beginning else None,

@@ -25,6 +25,7 @@ from targetopt.lab.report.lines import (
     level,
 )
 from targetopt.lab.statistics import aggregates as statistics
+from targetopt.lab.statistics.pairwise import Comparison
 from targetopt.lab.statistics.profiles import profile
 from targetopt.lab.store.files import explained, write_whole
 
@@ -118,9 +119,14 @@ def standings(results: Results, tables: Sequence[dict[int, Final]]) -> list[Stan
 
 
 def write_tables(
-    results: Results, tables: dict[str, list[dict[int, Final]]], *, axis: str, tau: float
+    results: Results,
+    tables: dict[str, list[dict[int, Final]]],
+    pairs: Sequence[Comparison],
+    *,
+    axis: str,
+    tau: float,
 ) -> list[str]:
-    """``runs.csv``, ``summary.csv``, ``curves.csv``, ``cost.csv`` and ``profile.csv`` in ``DIR/tables``."""
+    """Write ``DIR/tables``: ``runs``, ``summary``, ``pairwise``, ``curves``, ``cost`` and ``profile``, all ``.csv``."""
     folder = results.directory / "tables"
     with explained(folder):
         folder.mkdir(exist_ok=True)
@@ -185,16 +191,24 @@ def write_tables(
                     for factor, share in zip(found.factors, shares, strict=True):
                         yield label, metric, t, factor, share, found.panels
 
+    def compared() -> Iterable[Sequence[object]]:
+        labels = [method.label for method in results.methods]
+        for each in pairs:
+            numbers = (each.probability, each.low, each.high, each.panels)
+            yield (labels[each.row], labels[each.column], results.metrics[0], *numbers)
+
     spent = ("oracle_calls", "inner_steps", "duration")
     _csv(folder / "runs.csv", ("id", *where, "seed", "status", "metric", "final", *spent), runs())
     aggregated = ("iqm", "low", "high", "median", "rank", "runs", "diverged", "timeout", "failed")
     _csv(folder / "summary.csv", (*where, "metric", *aggregated), summary())
+    beats = ("method", "other", "metric", "probability", "low", "high", "panels")
+    _csv(folder / "pairwise.csv", beats, compared())
     drawn = ("median", "quartile_low", "quartile_high", "seeds")
     _csv(folder / "curves.csv", (*where, "metric", "axis", "x", *drawn), curves())
     _csv(folder / "cost.csv", (*where, "metric", "level", "tau", "cost"), costs())
     averaged = ("method", "metric", "tau", "factor", "share", "panels")
     _csv(folder / "profile.csv", averaged, profiles())
-    return ["runs.csv", "summary.csv", "curves.csv", "cost.csv", "profile.csv"]
+    return ["runs.csv", "summary.csv", "pairwise.csv", "curves.csv", "cost.csv", "profile.csv"]
 
 
 def _csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

@@ -232,10 +232,12 @@ class Store:
 
 
 def _as_planned(manifest: Manifest, entry: Mapping[str, Any]) -> Manifest:
-    """A manifest with the labels of the plan, and without the options that were chosen."""
+    """A manifest with the labels and colours of the plan, and without the options that were chosen."""
     problem, method = dict(manifest["problem"]), dict(manifest["method"])
     problem["label"] = entry.get("problem", problem.get("label"))
     method["label"] = entry.get("method", method.get("label"))
+    if "colour" in entry:
+        method["colour"] = entry["colour"]
     tuned = entry.get("tuned", [])
     if tuned:
         method = {key: value for key, value in method.items() if key not in tuned}

@@ -197,8 +197,26 @@ const MARKER = {
 
 const round = (pixel) => Math.round(pixel * 10) / 10;
 
+const LETTERS = 26; // of a label at the end of a line
+const APART = 14; // pixels between two such labels
+
+// Where labels stand that would like to stand at `wanted`: in order, far enough from each other, inside the frame.
+function spread(wanted, top, bottom) {
+  const order = wanted.map((_, i) => i).sort((a, b) => wanted[a] - wanted[b]);
+  const places = order.map((i) => Math.min(Math.max(wanted[i], top), bottom));
+  for (let k = 1; k < places.length; k += 1) places[k] = Math.max(places[k], places[k - 1] + APART);
+  let limit = bottom;
+  for (let k = places.length - 1; k >= 0; k -= 1) {
+    places[k] = Math.min(places[k], limit);
+    limit = places[k] - APART;
+  }
+  const found = [];
+  order.forEach((i, k) => { found[i] = places[k]; });
+  return found;
+}
+
 // Draws `view` into the svg element and returns the two scales (null when there is nothing to draw).
-// view: {curves: [{method, style, x, mid, low, high, traces}], xLog, yLog, xTitle, yTitle, small, ceiling, theme}
+// view: {curves: [{method, style, x, mid, low, high, traces}], xLog, yLog, xTitle, yTitle, small, ceiling, theme, labels}
 function draw(element, width, height, view) {
   element.replaceChildren();
   element.setAttribute("viewBox", `0 0 ${width} ${height}`);
@@ -206,6 +224,8 @@ function draw(element, width, height, view) {
   const box = view.small
     ? { left: 38, right: 6, top: 8, bottom: 20 }
     : { left: 62, right: 16, top: 12, bottom: 50 };
+  const named = view.labels && !view.small && width >= 520 ? view.labels : null;
+  if (named) box.right = Math.min(14 + 6.4 * Math.max(...[...named.values()].map((label) => Math.min(label.length, LETTERS))), 0.3 * width);
   // A log axis has no place for 0 (the start) and below.
   const shown = view.curves.map((curve) => {
     const keep = curve.x.map((x, i) => i).filter((i) => !view.xLog || curve.x[i] > 0);
@@ -271,6 +291,20 @@ function draw(element, width, height, view) {
     const g = svg("g", { class: "line", "data-method": curve.method }, ink);
     line(curve.x, curve.mid, {}, curve, g);
     if (!view.small) marks(curve, g);
+  }
+
+  if (named) {
+    const ends = shown.map((curve) => {
+      const last = curve.mid.findLastIndex((value) => !Number.isNaN(clamp(value)));
+      return last < 0 ? null : { curve, y: clamp(curve.mid[last]) };
+    }).filter((end) => end !== null);
+    const places = spread(ends.map((end) => end.y), box.top + 6, height - box.bottom - 4);
+    const names = svg("g", { class: "names", "font-size": 11.5 }, element);
+    ends.forEach(({ curve }, i) => {
+      const label = named.get(curve.method);
+      const name = svg("text", { x: width - box.right + 6, y: places[i] + 4, "data-method": curve.method, fill: curve.style[view.theme] }, names);
+      name.textContent = label.length > LETTERS ? `${label.slice(0, LETTERS - 1)}…` : label;
+    });
   }
 
   function line(xs, ys, attributes, curve, parent = ink) {

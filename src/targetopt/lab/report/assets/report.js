@@ -68,6 +68,12 @@
     };
   }
 
+  // Few lines are named where they end; many would hide each other, and the legend has their names.
+  function labelled(all) {
+    if (all.length > 6) return null;
+    return new Map(all.map((curve) => [curve.method, data.methods[curve.method].label]));
+  }
+
   // ---- the large chart ---------------------------------------------------------------------------------
 
   const chart = byId("chart");
@@ -77,7 +83,7 @@
     const width = Math.max(chart.parentElement.clientWidth, 240);
     const height = Math.max(Math.min(0.62 * width, 480), 280);
     const all = curves(state.panel);
-    drawn = draw(chart, width, height, view(all, false));
+    drawn = draw(chart, width, height, { ...view(all, false), labels: labelled(all) });
     chart.style.height = `${height}px`;
     const hiddenPoints = all.reduce((sum, c) => sum + c.mid.filter((v) => state.yLog && v <= 0).length, 0);
     const lost = all.filter((c) => !Number.isFinite(c.over)).map((c) => data.methods[c.method].label);
@@ -280,7 +286,7 @@
     const height = Math.max(Math.min(0.45 * width, 380), 260);
     picture.style.height = `${height}px`;
     const placed = draw(picture, width, height, {
-      curves: reaching, xLog: true, yLog: true, small: false, theme: theme(), xTitle: "τ, cost of one oracle call in inner steps", yTitle: "modelled cost",
+      curves: reaching, xLog: true, yLog: true, small: false, theme: theme(), labels: labelled(reaching), xTitle: "τ, cost of one oracle call in inner steps", yTitle: "modelled cost",
     });
     if (placed) {
       const { px, box } = placed;
@@ -340,6 +346,41 @@
     });
     const first = methods.map((method, m) => `${data.methods[method].label} ${format(100 * shares[m][0], 3)} %`).join(", ");
     picture.setAttribute("aria-label", `Performance profiles over ${whole.length} panels. Cheapest: ${first}.`);
+  }
+
+  // ---- what the tuned values were worth ----------------------------------------------------------------
+
+  function drawSensitivity() {
+    const picture = byId("sensitivity-chart");
+    if (picture === null) return;
+    const here = data.tried.filter((each) => each.panel === state.panel);
+    const option = here.length ? here[0].option : null;
+    const lines = here.filter((each) => each.option === option);
+    picture.parentElement.hidden = lines.length === 0;
+    const { title } = data.panels[state.panel];
+    byId("sensitivity-note").textContent = lines.length
+      ? `${title}: where the trials ended for each value of ${option}. A ring marks the value that was chosen; a diverged trial leaves a gap.`
+      : `${title}: nothing was tuned here.`;
+    if (lines.length === 0) return;
+    const { metric } = lines[0];
+    const all = lines.map((each) => {
+      const mid = each.finals.map((final) => (final === null ? NaN : final));
+      return { method: each.method, style: data.methods[each.method].style, x: each.values, mid, low: mid, high: mid, seeds: 1 };
+    });
+    const width = Math.max(picture.parentElement.clientWidth, 240);
+    const height = Math.max(Math.min(0.45 * width, 380), 260);
+    picture.style.height = `${height}px`;
+    const placed = draw(picture, width, height, {
+      curves: all, xLog: true, yLog: data.log[metric] ?? false, small: false, theme: theme(), labels: labelled(all),
+      xTitle: option, yTitle: `final ${metric.replaceAll("_", " ")}`,
+    });
+    if (placed === null) return;
+    for (const each of lines) {
+      const final = each.finals[each.values.indexOf(each.chosen)];
+      if (final === null || (placed.py.log && final <= 0)) continue;
+      svg("circle", { cx: placed.px(each.chosen), cy: placed.py(final), r: 7, class: "ring", stroke: data.methods[each.method].style[theme()] }, picture);
+    }
+    picture.setAttribute("aria-label", `Final ${metric} of trials against ${option} on ${title}: ${lines.length} lines.`);
   }
 
   // ---- controls ----------------------------------------------------------------------------------------
@@ -416,9 +457,10 @@
     drawMultiples();
     drawCost();
     drawProfile();
+    drawSensitivity();
     colourTable();
   }
 
-  new ResizeObserver(() => { drawChart(); drawMultiples(); drawCost(); drawProfile(); }).observe(chart.parentElement);
+  new ResizeObserver(() => { drawChart(); drawMultiples(); drawCost(); drawProfile(); drawSensitivity(); }).observe(chart.parentElement);
   render();
 })();
