@@ -6,9 +6,9 @@
     python -m benchmarks.published --out redo-old --code OLD/src   # the same runs by another version
     python -m benchmarks.published --out redo --against redo-old   # two versions on one machine, bit for bit
 
-Every method of the study is in the sample. Within a method, runs are drawn at random from the quickest
-quarter. Published curves are thinned and have single precision, so they are compared in single precision at the
-steps that they have; two directories of redone runs are compared in double precision at all steps.
+Every method and inner solver of the study is in the sample, which is spread over data sets, losses and batch
+sizes (`sample`). Published curves are thinned and have single precision, so they are compared in single precision
+at the steps that they have; two directories of redone runs are compared in double precision at all steps.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +45,7 @@ class Published:
     run: str
     label: str
     problem: str
+    loss: str
     batch_size: str
     cpu_time: float
     curve: Columns
@@ -61,12 +63,19 @@ def published() -> Iterator[Published]:
             rows = rows.drop_duplicates("step")  # a run may stand in several panels
             first = rows.iloc[0]
             curve = {name: rows[name].to_numpy() for name in ("step", *COUNTS, *MEASURED)}
-            words = (str(first[name]) for name in ("label", "problem", "batch_size"))
+            words = (
+                str(first[name]) for name in ("label", "problem", "loss_function", "batch_size")
+            )
             yield Published(path.parent.name, str(run), *words, times[str(run)], curve)
 
 
 def sample(size: int, seed: int) -> list[Published]:
-    """One run of every method, and more of them in turns until there are ``size``; the quickest come first."""
+    """Every method and inner solver in turns, spread evenly over data sets, losses and batch sizes.
+
+    A method takes the next of its runs from where the sample has the fewest so far: on the loss and data set that it
+    has fewest of, then with the batch size. Among those the lot decides, however long they take. The quickest come
+    first, so that a redoing that is cut short has as many as possible.
+    """
     by_label: dict[str, list[Published]] = {}
     seen: set[str] = set()
     for each in published():
@@ -74,15 +83,19 @@ def sample(size: int, seed: int) -> list[Published]:
             seen.add(each.run)
             by_label.setdefault(each.label, []).append(each)
     rng = np.random.default_rng(seed)
-    queues = []
-    for _, runs in sorted(by_label.items()):
-        quick = sorted(runs, key=lambda each: each.cpu_time)[: max(2, len(runs) // 4)]
-        queues.append([quick[i] for i in rng.permutation(len(quick))])
+    queues = [[runs[i] for i in rng.permutation(len(runs))] for _, runs in sorted(by_label.items())]
+    drawn: Counter[tuple[str, ...]] = Counter()
+
+    def crowded(each: Published) -> tuple[int, ...]:
+        return drawn[each.problem, each.loss], drawn["batch", each.batch_size]
+
     chosen: list[Published] = []
     while len(chosen) < size and any(queues):
         for queue in queues:
             if queue and len(chosen) < size:
-                chosen.append(queue.pop())
+                each = queue.pop(min(range(len(queue)), key=lambda i: crowded(queue[i])))
+                drawn.update([(each.problem, each.loss), ("batch", each.batch_size)])
+                chosen.append(each)
     return sorted(chosen, key=lambda each: each.cpu_time)
 
 
@@ -146,7 +159,7 @@ def main() -> None:
         before = each.curve if chosen.against is None else curve_of(chosen.against, each)
         if after is None or before is None:
             continue
-        what = f"{each.figure} {each.problem} {each.batch_size} {each.label}"
+        what = f"{each.figure} {each.problem} {each.loss} {each.batch_size} {each.label}"
         rows.append({"run": each.run, "what": what, **compare(before, after)})
         row = rows[-1]
         bits = (

@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -116,6 +117,13 @@ def test_there_are_no_circles() -> None:
         list(TopologicalSorter(graph).static_order())
     except CycleError as error:
         pytest.fail(" → ".join(error.args[1]))
+
+
+def test_modules_and_folders_stay_small() -> None:
+    lengths = {name: len(path.read_text("utf-8").splitlines()) for name, path in MODULES.items()}
+    assert {name: n for name, n in lengths.items() if n >= 450} == {}
+    folders = Counter(str(path.parent.relative_to(SOURCE)) for path in MODULES.values())
+    assert {folder: n for folder, n in folders.items() if n >= 20} == {}
 
 
 def test_the_top_is_light_and_short() -> None:

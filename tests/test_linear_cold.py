@@ -11,8 +11,11 @@ from targetopt.linear import backend, fit
 
 pytest.importorskip("numba")
 
-from targetopt.linear.kernels import jit, rules, runs, solvers, sso
-from targetopt.linear.kernels.gathered import gathering
+from targetopt.linear.kernels import rules
+from targetopt.linear.kernels.compiler import jit
+from targetopt.linear.kernels.data.gathered import gathering
+from targetopt.linear.kernels.inner import solvers
+from targetopt.linear.kernels.runs import engine, sso
 
 
 @pytest.fixture
@@ -55,7 +58,7 @@ def test_a_run_asks_for_what_it_needs_and_no_more(monkeypatch, method, needed):
     def prepare(*wanted):
         raise Asked({kernel.py_func.__qualname__ for kernel, _ in wanted})
 
-    monkeypatch.setattr(runs, "prepare", prepare)
+    monkeypatch.setattr(engine, "prepare", prepare)
     with backend.use("numba"), pytest.raises(Asked) as asked:
         to.linear.Run(np.eye(4), np.array([1.0, -1.0, 1.0, -1.0]), **method)
     assert asked.value.args == (needed,)

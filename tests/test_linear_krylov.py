@@ -14,9 +14,10 @@ from targetopt.linear.coordinates import FORMS
 from targetopt.surrogate import Quadratic
 
 pytest.importorskip("numba")
-from targetopt.linear.kernels import gathered, krylov, quadratic
-from targetopt.linear.kernels.inner import matrix_of
-from targetopt.linear.kernels.solvers import solver_spec
+from targetopt.linear.kernels.data import gathered
+from targetopt.linear.kernels.data.batch import matrix_of
+from targetopt.linear.kernels.inner import krylov, quadratic
+from targetopt.linear.kernels.inner.solvers import solver_spec
 
 INNERS = {
     "armijo": to.Armijo(max_steps=400),

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("numba", reason="the compiled kernels need the extra [numba]")
 
-from targetopt.linear.kernels.pseudoinverse import apply, factorise
+from targetopt.linear.kernels.inner.pseudoinverse import apply, factorise
 
 
 def semidefinite(n, rank, seed, condition=1.0):

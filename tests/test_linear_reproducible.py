@@ -74,7 +74,8 @@ def callees(dispatcher) -> set[bytes]:
 
 def test_no_two_entry_points_share_the_name_of_a_callee() -> None:
     """Otherwise the one that is loaded first would lend its callees to the other."""
-    from targetopt.linear.kernels import baselines, csr, sso
+    from targetopt.linear.kernels.data import csr
+    from targetopt.linear.kernels.runs import baselines, sso
 
     X, y = sp.eye_array(3, format="csr"), [1, -1, 1]
     with backend.use("numba"):

@@ -142,8 +142,8 @@ def test_arguments_that_are_no_numbers(change, message):
 
 KERNEL = """
 import numpy as np
-from targetopt.linear.kernels import csr
-from targetopt.linear.kernels.jit import scalar_address
+from targetopt.linear.kernels.data import csr
+from targetopt.linear.kernels.compiler.jit import scalar_address
 from targetopt.losses import Squared
 out = np.zeros(2)
 csr._matvec(np.array([0, 1, 2]), np.array([0, 1], np.int32), np.array([2.0, 3.0]), np.ones(2), out)
@@ -182,7 +182,7 @@ def test_a_damaged_kernel_cache_mends_itself(tmp_path):
 
 @pytest.mark.skipif("numba" not in BACKENDS, reason="numba is not installed")
 def test_machine_code_of_other_sources_is_not_used(tmp_path, monkeypatch):
-    from targetopt.linear.kernels import cache
+    from targetopt.linear.kernels.compiler import cache
 
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
 

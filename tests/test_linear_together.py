@@ -12,7 +12,7 @@ from targetopt.linear.design import design
 
 pytest.importorskip("numba")
 
-from targetopt.linear.kernels import pieces
+from targetopt.linear.kernels.data import pieces
 
 METHODS = {
     "a step": {"inner": to.Armijo(max_steps=1)},

@@ -52,7 +52,7 @@ class Design(ABC):
 
     @cached_property
     def kept(self) -> dict[bool, Any]:
-        """What compiled kernels have gathered of it last; see ``targetopt.linear.kernels.pieces``."""
+        """What compiled kernels have gathered of it last; see ``targetopt.linear.kernels.data.pieces``."""
         return {}
 
     @abstractmethod

@@ -52,7 +52,7 @@ class Job:
         """What jobs have in common that gain by being done in turns; None if this one would not.
 
         Runs of SSO in the compiled driver share the batches they see, which take longer to prepare than
-        to use; see :mod:`targetopt.linear.kernels.pieces`.
+        to use; see :mod:`targetopt.linear.kernels.data.pieces`.
         """
         config = self.config
         # limits are on the clock and the memory of one run, and many a tracker follows one run of a process

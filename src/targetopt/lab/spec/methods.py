@@ -345,6 +345,8 @@ class Sls(MethodSpec):
     colour = "oklch(0.66 0.15 72)"
     marker = "square"
 
+    steps_by: ClassVar[type[SlsTrainer]] = SlsTrainer
+
     lr: Positive = 1.0
     c: Fraction = Search.c
     shrink: Fraction = Search.shrink
@@ -371,7 +373,7 @@ class Sls(MethodSpec):
             weight_decay=self.weight_decay_on(problem),
             schedule=self.make_schedule(total_steps),
         )
-        return SlsTrainer(problem, model, optimiser, schedules.constant())
+        return self.steps_by(problem, model, optimiser, schedules.constant())
 
     def on_linear(self, problem: Problem, batch_size: BatchSize) -> OnLinear:
         search = compiled.SLS(c=self.c, shrink=self.shrink, reset=self.reset, growth=self.growth)

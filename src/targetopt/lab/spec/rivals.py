@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from targetopt import inner as solvers
 from targetopt import rules
-from targetopt.baselines import SLS
 from targetopt.lab.problems import Problem
 from targetopt.lab.problems.base import BatchSize
 from targetopt.lab.problems.states import check_keys, check_tensor
@@ -28,7 +27,6 @@ from targetopt.lab.spec.trainers import (
     Trainer,
 )
 from targetopt.optim import SSO
-from targetopt.schedules import constant
 from targetopt.types import BadArgument, Counts
 
 
@@ -206,34 +204,6 @@ class LbfgsTrainer(BaselineTrainer):
         self.optimiser.load_state_dict(state)
 
 
-@register
-class SlsByQuestions(Sls):
-    """SLS on oracles that give values only with gradients: each trial is a whole question."""
-
-    name = "sls-questions"
-    title = "SLS"
-    about = "SLS whose trials are whole questions, for oracles that give no value alone"
-
-    def misfit(self, problem: Problem) -> tuple[str, str] | None:
-        return None
-
-    def trainer(
-        self, problem: Problem, model: nn.Module, total_steps: int, batch_size: BatchSize
-    ) -> Trainer:
-        optimiser = SLS(
-            model.parameters(),
-            lr=self.lr,
-            c=self.c,
-            shrink=self.shrink,
-            reset=self.reset,
-            growth=self.growth,
-            batches_per_epoch=problem.batches(batch_size),
-            weight_decay=self.weight_decay_on(problem),
-            schedule=self.make_schedule(total_steps),
-        )
-        return QuestioningSlsTrainer(problem, model, optimiser, constant())
-
-
 class QuestioningSlsTrainer(SlsTrainer):
     """SLS whose trials ask the oracle for everything and use the loss alone."""
 
@@ -250,3 +220,17 @@ class QuestioningSlsTrainer(SlsTrainer):
             return point.loss + (point.gradients * (z - z.detach())).sum() / len(z)
 
         self.optimiser.step(closure)
+
+
+@register
+class SlsByQuestions(Sls):
+    """SLS on oracles that give values only with gradients: each trial is a whole question."""
+
+    name = "sls-questions"
+    title = "SLS"
+    about = "SLS whose trials are whole questions, for oracles that give no value alone"
+
+    steps_by = QuestioningSlsTrainer
+
+    def misfit(self, problem: Problem) -> tuple[str, str] | None:
+        return None

@@ -1,4 +1,4 @@
-"""CSR products with numpy and scipy; same functions as ``targetopt.linear.kernels.csr``."""
+"""CSR products with numpy and scipy; same functions as ``targetopt.linear.kernels.data.csr``."""
 
 from __future__ import annotations
 

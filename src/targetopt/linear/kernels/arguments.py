@@ -38,6 +38,18 @@ class Objective(NamedTuple):
     decay: float
 
 
+class Point(NamedTuple):
+    """What a rule is told: the objective, the batch's rows, their targets z, the slopes there and the mean of
+    their squares, and what the schedule multiplies the step by."""
+
+    objective: Objective
+    rows: Index
+    z: Array
+    slope: Array
+    squared: float
+    multiplier: float
+
+
 class Stretch(NamedTuple):
     """Some consecutive steps of a draw of batches.
 

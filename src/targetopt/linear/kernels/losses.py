@@ -7,7 +7,7 @@ from collections.abc import Callable
 from numba import types
 
 from targetopt.linear.kernels.arguments import LossSpec
-from targetopt.linear.kernels.jit import caller, loop, scalar_address
+from targetopt.linear.kernels.compiler.jit import caller, loop, scalar_address
 from targetopt.losses import ScalarForm
 
 MOST_NUMBERS = 3

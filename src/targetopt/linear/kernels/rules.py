@@ -1,9 +1,8 @@
 """Target-space rules in kernels: each is registered for exactly its own class.
 
-A rule's kernel fills ``metric`` with W and ``slope`` with the surrogate's gradient at z, and returns how
-many losses the surrogate sums; 0 means that nothing is to move. It gets the objective, its own
-`RuleSpec`, the batch's rows, their targets z and slopes, the mean square of the slopes, the schedule's
-multiplier and the run's `State`, in which it may keep a number and a table with a column per data row.
+A rule's kernel fills ``metric`` with W and the point's ``slope`` with the surrogate's gradient at z, and returns how
+many losses the surrogate sums; 0 means that nothing is to move. It gets a `Point`, its own `RuleSpec` and
+the run's `State`, in which it may keep a number and a table with a column per data row.
 """
 
 from __future__ import annotations
@@ -25,10 +24,11 @@ from targetopt.linear.kernels.arguments import (
     Index,
     LossSpec,
     Objective,
+    Point,
     RuleSpec,
     State,
 )
-from targetopt.linear.kernels.jit import Calls, Pointer, loop
+from targetopt.linear.kernels.compiler.jit import Calls, Pointer, loop
 from targetopt.rules import FTRL, AdaGrad, AdaGradNorm, GradientStep, LineSearch, Newton, Rule
 from targetopt.rules.line_search import ROUNDING
 
@@ -38,19 +38,8 @@ LINE_SEARCH_ALLOWANCE = ROUNDING * float(np.finfo(np.float64).eps)
 NO_OBJECTIVE = Objective(np.empty(0), LossSpec(0, 0, 0, 0, 0.0, 0.0, 0.0, 0.0), 0.0)
 NO_RULE = RuleSpec(0, 0.0, 0.0, True, np.empty(0))
 NO_STATE = State(np.empty(0), np.empty((0, 0)), np.empty(0), np.empty(0, np.int64))
-CALLS = Calls(
-    0.0,
-    NO_OBJECTIVE,
-    NO_RULE,
-    np.empty(0, np.int64),
-    np.empty(0),
-    np.empty(0),
-    0.0,
-    0.0,
-    NO_STATE,
-    np.empty(0),
-    allocate=False,
-)
+NO_POINT = Point(NO_OBJECTIVE, np.empty(0, np.int64), np.empty(0), np.empty(0), 0.0, 0.0)
+CALLS = Calls(0.0, NO_POINT, NO_RULE, NO_STATE, np.empty(0), allocate=False)
 
 
 class RuleKernel(NamedTuple):
@@ -112,35 +101,15 @@ def spread(weight: float, metric: Array) -> None:
 
 
 @rule_kernel(GradientStep)
-def gradient_step(
-    objective: Objective,
-    rule: RuleSpec,
-    rows: Index,
-    z: Array,
-    slope: Array,
-    squared: float,
-    multiplier: float,
-    state: State,
-    metric: Array,
-) -> float:
-    spread(1.0 / (rule.lr * multiplier), metric)
+def gradient_step(point: Point, rule: RuleSpec, state: State, metric: Array) -> float:
+    spread(1.0 / (rule.lr * point.multiplier), metric)
     return 1.0
 
 
 @rule_kernel(AdaGradNorm, number=lambda rule: rule.initial**2)
-def adagrad_norm(
-    objective: Objective,
-    rule: RuleSpec,
-    rows: Index,
-    z: Array,
-    slope: Array,
-    squared: float,
-    multiplier: float,
-    state: State,
-    metric: Array,
-) -> float:
-    eta = rule.lr * multiplier
-    state.numbers[RULE_NUMBER] += squared
+def adagrad_norm(point: Point, rule: RuleSpec, state: State, metric: Array) -> float:
+    eta = rule.lr * point.multiplier
+    state.numbers[RULE_NUMBER] += point.squared
     if state.numbers[RULE_NUMBER] > 0.0:
         eta /= np.sqrt(state.numbers[RULE_NUMBER])
     spread(1.0 / eta, metric)
@@ -148,18 +117,9 @@ def adagrad_norm(
 
 
 @rule_kernel(AdaGrad, remembers=True, own=lambda rule, lr, L: (rule.eps,))
-def adagrad(
-    objective: Objective,
-    rule: RuleSpec,
-    rows: Index,
-    z: Array,
-    slope: Array,
-    squared: float,
-    multiplier: float,
-    state: State,
-    metric: Array,
-) -> float:
-    eta, eps, memory = rule.lr * multiplier, rule.own[0], state.memory
+def adagrad(point: Point, rule: RuleSpec, state: State, metric: Array) -> float:
+    eta, eps, memory = rule.lr * point.multiplier, rule.own[0], state.memory
+    rows, slope = point.rows, point.slope
     for i in range(rows.size):
         memory[SUMS, rows[i]] += slope[i] * slope[i]
         metric[i] = (np.sqrt(memory[SUMS, rows[i]]) + eps) / eta
@@ -167,18 +127,9 @@ def adagrad(
 
 
 @rule_kernel(Newton, own=lambda rule, lr, L: (rule.floor,))
-def newton(
-    objective: Objective,
-    rule: RuleSpec,
-    rows: Index,
-    z: Array,
-    slope: Array,
-    squared: float,
-    multiplier: float,
-    state: State,
-    metric: Array,
-) -> float:
-    eta, floor = rule.lr * multiplier, rule.own[0]
+def newton(point: Point, rule: RuleSpec, state: State, metric: Array) -> float:
+    eta, floor = rule.lr * point.multiplier, rule.own[0]
+    rows, z, objective = point.rows, point.z, point.objective
     for i in range(rows.size):
         curved = losses.curvature(objective.loss, z[i], objective.y[rows[i]])
         metric[i] = max(curved, floor) / eta
@@ -186,19 +137,10 @@ def newton(
 
 
 @rule_kernel(FTRL, remembers=True)
-def ftrl(
-    objective: Objective,
-    rule: RuleSpec,
-    rows: Index,
-    z: Array,
-    slope: Array,
-    squared: float,
-    multiplier: float,
-    state: State,
-    metric: Array,
-) -> float:
+def ftrl(point: Point, rule: RuleSpec, state: State, metric: Array) -> float:
     memory, summed = state.memory, 0.0
-    spread(1.0 / (rule.lr * multiplier), metric)
+    rows, z, slope = point.rows, point.z, point.slope
+    spread(1.0 / (rule.lr * point.multiplier), metric)
     for i in range(rows.size):
         row = rows[i]
         if memory[TIMES_SEEN, row] == 0.0:
@@ -229,25 +171,16 @@ def _line_search_numbers(
 
 
 @rule_kernel(LineSearch, lr=lambda rule, lr, L: math.nan, own=_line_search_numbers)
-def line_search(
-    objective: Objective,
-    rule: RuleSpec,
-    rows: Index,
-    z: Array,
-    slope: Array,
-    squared: float,
-    multiplier: float,
-    state: State,
-    metric: Array,
-) -> float:
+def line_search(point: Point, rule: RuleSpec, state: State, metric: Array) -> float:
     own, last = rule.own, state.numbers[RULE_NUMBER]
+    squared, multiplier = point.squared, point.multiplier
     eta = own[_FIRST]
     if not np.isnan(last):  # where no slope is left any η would do, and it must not grow
         eta = min(last * (own[_GROW] if squared != 0.0 else 1.0), own[_CEILING])
     if squared != 0.0:
-        eta, found = _search(objective, own, rows, z, slope, squared, eta, state.counts)
+        eta, found = _search(point, own, eta, state.counts)
         if not found and np.isinf(own[_SAFE]):
-            swallowed = _swallowed(z, slope, eta)
+            swallowed = _swallowed(point.z, point.slope, eta)
             state.numbers[RULE_NUMBER] = np.nan if swallowed else eta / own[_GROW]
             return 0.0
         if not found:
@@ -260,18 +193,9 @@ def line_search(
 
 
 @loop
-def _search(
-    objective: Objective,
-    own: Array,
-    rows: Index,
-    z: Array,
-    slope: Array,
-    squared: float,
-    eta: float,
-    counts: Index,
-) -> tuple[float, bool]:
+def _search(point: Point, own: Array, eta: float, counts: Index) -> tuple[float, bool]:
     """The η that was accepted, or the one after the last trial; and whether one was."""
-    y, loss, _ = objective
+    (y, loss, _), rows, z, slope, squared, _ = point
     before = 0.0
     for i in range(rows.size):
         before += losses.value(loss, z[i], y[rows[i]])

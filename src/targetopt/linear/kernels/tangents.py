@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from targetopt.linear.kernels.csr import Array, Columns, Index
-from targetopt.linear.kernels.jit import entry
+from targetopt.linear.kernels.compiler.jit import entry
+from targetopt.linear.kernels.data.csr import Array, Columns, Index
 
 
 @entry

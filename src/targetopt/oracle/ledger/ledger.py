@@ -7,7 +7,6 @@ import secrets
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from types import TracebackType
 from typing import Literal
 
 from targetopt.oracle.columns import Columns, unpack
@@ -180,10 +179,5 @@ class Ledger(Book):
     def __enter__(self) -> Ledger:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -18,11 +18,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 
 from targetopt.lab.problems.physics.sparse import Array, Banded, Cholesky, Index, SolverFailed
-from targetopt.lab.problems.physics.truth import centres, inclusions
+from targetopt.lab.problems.physics.truth import Hidden, centres
 from targetopt.types import BadArgument, positive_int
 
 FINER = 3
@@ -31,12 +32,9 @@ FINER = 3
 WIDTH = 0.1
 """Of the heated spots: the standard deviation of a Gaussian, in sides of the square."""
 
-CONTRAST = 4.0
-"""Of the true field: one inclusion conducts so many times better than the background, one worse."""
-
 
 @dataclass(frozen=True)
-class Diffusion:
+class Diffusion(Hidden):
     """The forward problem on ``cells × cells`` squares, and the measurements of one true field.
 
     Args:
@@ -52,6 +50,8 @@ class Diffusion:
         ((256,), True)
     """
 
+    contrast: ClassVar[float] = 4.0
+
     cells: int
     sources: int = 9
     noise: float = 0.02
@@ -60,17 +60,7 @@ class Diffusion:
     def __post_init__(self) -> None:
         positive_int("cells", self.cells)
         positive_int("sources", self.sources)
-        if not 0 < self.noise < np.inf:
-            raise BadArgument(f"noise={self.noise!r} must be positive and finite")
-
-    @property
-    def size(self) -> int:
-        return self.cells**2
-
-    @cached_property
-    def truth(self) -> Array:
-        """The field that is to be found, on this mesh."""
-        return inclusions(centres(self.cells), CONTRAST, self.seed)
+        self.check_noise()
 
     @cached_property
     def _pairs(self) -> tuple[Index, Index]:

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 
@@ -37,7 +38,7 @@ from targetopt.lab.problems.physics.sparse import (
     Index,
     SolverFailed,
 )
-from targetopt.lab.problems.physics.truth import centres, inclusions
+from targetopt.lab.problems.physics.truth import Hidden
 from targetopt.types import BadArgument, positive_int
 
 FINER = 2
@@ -48,9 +49,6 @@ LAYER = 0.25
 
 DAMPING = 60.0
 """σ at the outer end of the layer."""
-
-CONTRAST = 1.3
-"""Of the true field: the squared slowness is up to so many times that of the background, or so many times less."""
 
 NEAREST = 0.3
 """Receivers nearer to a source than this do not listen to it: the direct wave would drown all else."""
@@ -66,7 +64,7 @@ def element_matrices() -> tuple[Array, Array, Array]:
 
 
 @dataclass(frozen=True)
-class Helmholtz:
+class Helmholtz(Hidden):
     """The forward problem on ``cells × cells`` squares, and the measurements of one true field.
 
     Args:
@@ -86,6 +84,8 @@ class Helmholtz:
         ((144,), True)
     """
 
+    contrast: ClassVar[float] = 1.3
+
     cells: int
     frequencies: tuple[float, ...] = (1.5, 3.0)
     sources: int = 8
@@ -98,17 +98,7 @@ class Helmholtz:
             positive_int(name, getattr(self, name))
         if not self.frequencies or not all(0 < f < np.inf for f in self.frequencies):
             raise BadArgument(f"frequencies={self.frequencies!r} must be positive numbers")
-        if not 0 < self.noise < np.inf:
-            raise BadArgument(f"noise={self.noise!r} must be positive and finite")
-
-    @property
-    def size(self) -> int:
-        return self.cells**2
-
-    @cached_property
-    def truth(self) -> Array:
-        """The field that is to be found, on this mesh."""
-        return inclusions(centres(self.cells), CONTRAST, self.seed)
+        self.check_noise()
 
     @cached_property
     def layer(self) -> int:

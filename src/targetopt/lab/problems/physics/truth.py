@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+from typing import ClassVar
+
 import numpy as np
 
 from targetopt.lab.problems.physics.sparse import Array
+from targetopt.types import BadArgument
 
 
 def centres(cells: int) -> Array:
@@ -29,3 +33,27 @@ def inclusions(places: Array, contrast: float, seed: int) -> Array:
         distance = ((places - centre) ** 2).sum(axis=1)
         logarithm += sign * np.exp(-distance / (2 * width**2))
     return np.asarray(np.exp(np.log(contrast) * logarithm))
+
+
+class Hidden:
+    """A field on ``cells × cells`` squares that is to be found from measurements with noise."""
+
+    contrast: ClassVar[float]
+    """Of the true field: an inclusion has so many times the background's value, another so many times less."""
+
+    cells: int
+    noise: float
+    seed: int
+
+    def check_noise(self) -> None:
+        if not 0 < self.noise < np.inf:
+            raise BadArgument(f"noise={self.noise!r} must be positive and finite")
+
+    @property
+    def size(self) -> int:
+        return self.cells**2
+
+    @cached_property
+    def truth(self) -> Array:
+        """The field that is to be found, on this mesh."""
+        return inclusions(centres(self.cells), self.contrast, self.seed)

@@ -18,7 +18,7 @@ from targetopt.inner import Exact, GradientDescent, Inner
 from targetopt.linear.coordinates.choice import PRIMAL
 from targetopt.linear.design import Design
 from targetopt.linear.engine import PLACES, Setup, Steps, checked_part
-from targetopt.linear.kernels import losses, rows
+from targetopt.linear.kernels import losses
 from targetopt.linear.kernels.arguments import (
     BACKWARD_CALLS,
     FORM_STEPS,
@@ -30,10 +30,10 @@ from targetopt.linear.kernels.arguments import (
     Objective,
     Stretch,
 )
-from targetopt.linear.kernels.batch import Matrix
-from targetopt.linear.kernels.inner import matrix_of
-from targetopt.linear.kernels.jit import entry, loop
-from targetopt.linear.kernels.quadratic import dot
+from targetopt.linear.kernels.compiler.jit import entry, loop
+from targetopt.linear.kernels.data import rows
+from targetopt.linear.kernels.data.batch import Matrix, matrix_of
+from targetopt.linear.kernels.inner.quadratic import dot
 from targetopt.rules import Memory, Rule
 from targetopt.rules.tables import table_on_disk
 

@@ -16,7 +16,7 @@ those that allocate leave their loops to it.
 result is the same to the last bit only if it comes from the same machine code. Two things would
 change that code. The process that compiles a kernel links it to callees that were optimised on their
 own, while one that loads it from the cache links it to the copies that came along; so a process of its
-own compiles each entry point and pointer (`targetopt.linear.kernels.build`), and all others load it. And
+own compiles each entry point and pointer (`targetopt.linear.kernels.compiler.build`), and all others load it. And
 two of them that came with callees of the same name would share those of whichever was loaded first; so
 their names differ.
 
@@ -50,7 +50,7 @@ from numba.core.errors import TypingError
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
-from targetopt.linear.kernels.cache import CheckedCache
+from targetopt.linear.kernels.compiler.cache import CheckedCache
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -250,9 +250,10 @@ class _BuiltElsewhere(CheckedCache):
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """While no other process compiles kernels."""
-        Path(self.cache_path).mkdir(parents=True, exist_ok=True)
-        with FileLock(Path(self.cache_path) / "targetopt-kernels.lock"):
+        """While no other process compiles kernels, of whatever folder."""
+        place = Path(CheckedCache(_announce).cache_path)
+        place.mkdir(parents=True, exist_ok=True)
+        with FileLock(place / "targetopt-kernels.lock"):
             yield
 
 
@@ -279,7 +280,7 @@ def _build(wanted: list[tuple[Callable[..., object], Any]]) -> None:
 
 
 def _build_in_one_process(wanted: list[tuple[Callable[..., object], Any]]) -> None:
-    home = str(Path(__file__).parents[3])
+    home = str(Path(__file__).parents[4])
     environment = {
         **os.environ,
         BUILDING: "1",
@@ -288,7 +289,7 @@ def _build_in_one_process(wanted: list[tuple[Callable[..., object], Any]]) -> No
     }
     try:
         subprocess.run(
-            [sys.executable, "-P", "-m", "targetopt.linear.kernels.build"],
+            [sys.executable, "-P", "-m", "targetopt.linear.kernels.compiler.build"],
             input=pickle.dumps([(f.__module__, f.__qualname__, sig) for f, sig in wanted]),
             env=environment,
             capture_output=True,

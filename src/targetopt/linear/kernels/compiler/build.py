@@ -1,4 +1,4 @@
-"""Compile kernels and end: ``python -m targetopt.linear.kernels.build``, called by `jit`.
+"""Compile kernels and end: ``python -m targetopt.linear.kernels.compiler.build``, called by `jit`.
 
 What to compile comes pickled on the standard input: module, name and types of each. Several kernels
 are compiled by a child each, so that every one is compiled in a process that has compiled nothing else.
@@ -19,7 +19,7 @@ from numba.core.bytecode import FunctionIdentity
 from numba.core.codegen import JITCodeLibrary
 from numba.core.cpu import CPUContext
 
-from targetopt.linear.kernels import jit
+from targetopt.linear.kernels.compiler import jit
 
 
 def main() -> None:

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from targetopt.linear.coordinates.choice import DUAL
-from targetopt.linear.kernels import batch, csr
-from targetopt.linear.kernels.batch import NO_MATRIX, Batch, Matrix
-from targetopt.linear.kernels.jit import Request, entry, jit, loop, request
+from targetopt.linear.kernels.compiler.jit import Request, entry, jit, loop, request
+from targetopt.linear.kernels.data import batch, csr
+from targetopt.linear.kernels.data.batch import NO_MATRIX, Batch, Matrix
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]

@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from targetopt.linear.kernels.batch import Matrix
-from targetopt.linear.kernels.jit import loop
+from targetopt.linear.kernels.compiler.jit import loop
+from targetopt.linear.kernels.data.batch import Matrix
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]

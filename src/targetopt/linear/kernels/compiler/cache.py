@@ -28,10 +28,10 @@ DIGEST = hashlib.sha256().digest_size
 @cache
 def digest_of_sources() -> str:
     """Of everything that is compiled into kernels, constants of rules and solvers included."""
-    linear = Path(__file__).parents[1]
+    linear = Path(__file__).parents[2]
     shared = [linear / "coordinates" / name for name in ("choice.py", "solution.py", "wolfe.py")]
     digest = hashlib.sha256(repr((ROUNDING, LBFGS.SUFFICIENT, LBFGS.CURVATURE)).encode())
-    for source in [*sorted((linear / "kernels").glob("*.py")), *shared]:
+    for source in [*sorted((linear / "kernels").rglob("*.py")), *shared]:
         digest.update(source.read_bytes())
     return digest.hexdigest()
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from targetopt.linear.coordinates import csr as plain
-from targetopt.linear.kernels.jit import entry, jit, loop
+from targetopt.linear.kernels.compiler.jit import entry, jit, loop
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from targetopt.linear.kernels import losses, rows
+from targetopt.linear.kernels import losses
 from targetopt.linear.kernels.arguments import (
     ACCUMULATED,
     BACKWARD_CALLS,
@@ -25,9 +25,10 @@ from targetopt.linear.kernels.arguments import (
     State,
     Stretch,
 )
-from targetopt.linear.kernels.batch import Matrix
-from targetopt.linear.kernels.jit import as_written, entry, loop
-from targetopt.linear.kernels.quadratic import dot
+from targetopt.linear.kernels.compiler.jit import as_written, entry, loop
+from targetopt.linear.kernels.data import rows
+from targetopt.linear.kernels.data.batch import Matrix
+from targetopt.linear.kernels.inner.quadratic import dot
 
 Columns = NDArray[np.int32]
 

@@ -23,10 +23,10 @@ from targetopt.linear.coordinates.solution import (
     BY_LINE_SEARCH,
     BY_MAX_STEPS,
 )
-from targetopt.linear.kernels import batch
 from targetopt.linear.kernels.arguments import SolverSpec
-from targetopt.linear.kernels.jit import int64, jit, loop
-from targetopt.linear.kernels.quadratic import (
+from targetopt.linear.kernels.compiler.jit import int64, jit, loop
+from targetopt.linear.kernels.data import batch
+from targetopt.linear.kernels.inner.quadratic import (
     CANCELLED,
     Problem,
     accepted,

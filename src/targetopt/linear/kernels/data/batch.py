@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from targetopt.linear.coordinates import choice
 from targetopt.linear.coordinates.choice import DUAL
-from targetopt.linear.kernels import csr
-from targetopt.linear.kernels.jit import jit, loop
+from targetopt.linear.design import DenseDesign, Design, SparseDesign
+from targetopt.linear.kernels.compiler.jit import jit, loop
+from targetopt.linear.kernels.data import csr
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
@@ -35,6 +36,14 @@ class Matrix(NamedTuple):
 
 NO_MATRIX = Matrix(np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0), np.empty((0, 0)), 0)
 """A matrix of the types that all matrices have."""
+
+
+def matrix_of(X: Design) -> Matrix:
+    """The arrays of a design, as kernels take them."""
+    if isinstance(X, SparseDesign):
+        return Matrix(X.indptr, X.indices, X.data, np.empty((0, 0)), X.shape[1])
+    assert isinstance(X, DenseDesign)
+    return Matrix(np.zeros(1, np.int64), np.empty(0, np.int32), np.empty(0), X.array, X.shape[1])
 
 
 class Batch(NamedTuple):

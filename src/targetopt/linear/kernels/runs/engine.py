@@ -14,7 +14,6 @@ from targetopt.linear import baselines as rivals
 from targetopt.linear.coordinates import FORMS
 from targetopt.linear.design import Design, SparseDesign
 from targetopt.linear.engine import PLACES, Engine, Setup, Steps, checked_part, not_negative
-from targetopt.linear.kernels import baselines, memory, sso
 from targetopt.linear.kernels.arguments import (
     BACKWARD_CALLS,
     FIRST,
@@ -27,13 +26,14 @@ from targetopt.linear.kernels.arguments import (
     State,
     Stretch,
 )
-from targetopt.linear.kernels.gathered import gathering
-from targetopt.linear.kernels.inner import matrix_of
-from targetopt.linear.kernels.jit import prepare
+from targetopt.linear.kernels.compiler.jit import prepare
+from targetopt.linear.kernels.data.batch import matrix_of
+from targetopt.linear.kernels.data.gathered import gathering
+from targetopt.linear.kernels.data.pieces import batches_of
+from targetopt.linear.kernels.inner.solvers import SOLVERS, solver_spec
 from targetopt.linear.kernels.losses import loss_spec
-from targetopt.linear.kernels.pieces import batches_of
 from targetopt.linear.kernels.rules import RULES, rule_spec
-from targetopt.linear.kernels.solvers import SOLVERS, solver_spec
+from targetopt.linear.kernels.runs import baselines, memory, sso
 from targetopt.rules import Rule
 
 

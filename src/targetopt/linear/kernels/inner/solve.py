@@ -8,22 +8,14 @@ from targetopt.inner import Inner
 from targetopt.linear import coordinates
 from targetopt.linear.coordinates import Result, Solution
 from targetopt.linear.coordinates.choice import DUAL
-from targetopt.linear.design import DenseDesign, Design, SparseDesign
-from targetopt.linear.kernels import solvers
+from targetopt.linear.design import Design
 from targetopt.linear.kernels.arguments import Array, Index, SolverSpec
-from targetopt.linear.kernels.batch import Batch, Matrix, cheapest
-from targetopt.linear.kernels.jit import entry
-from targetopt.linear.kernels.quadratic import gram_for, moved, setup
+from targetopt.linear.kernels.compiler.jit import entry
+from targetopt.linear.kernels.data.batch import Batch, Matrix, cheapest, matrix_of
+from targetopt.linear.kernels.inner import solvers
+from targetopt.linear.kernels.inner.quadratic import gram_for, moved, setup
 
 solve = solvers.CALLS.call
-
-
-def matrix_of(X: Design) -> Matrix:
-    """The arrays of a design, as kernels take them."""
-    if isinstance(X, SparseDesign):
-        return Matrix(X.indptr, X.indices, X.data, np.empty((0, 0)), X.shape[1])
-    assert isinstance(X, DenseDesign)
-    return Matrix(np.zeros(1, np.int64), np.empty(0, np.int32), np.empty(0), X.array, X.shape[1])
 
 
 def solve_inner(

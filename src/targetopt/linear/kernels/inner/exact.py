@@ -6,9 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from targetopt.linear.coordinates.choice import DUAL, MATVEC
-from targetopt.linear.kernels import batch, pseudoinverse
-from targetopt.linear.kernels.jit import jit
-from targetopt.linear.kernels.quadratic import (
+from targetopt.linear.kernels.compiler.jit import jit
+from targetopt.linear.kernels.data import batch
+from targetopt.linear.kernels.inner import pseudoinverse
+from targetopt.linear.kernels.inner.quadratic import (
     Problem,
     count_products,
     dot,

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from targetopt.linear.kernels.jit import jit, loop
+from targetopt.linear.kernels.compiler.jit import jit, loop
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]

@@ -15,8 +15,8 @@ import numpy as np
 
 from targetopt.linear.design import Design
 from targetopt.linear.kernels.arguments import Index, Stretch
-from targetopt.linear.kernels.gathered import Gathered, everything, gather
-from targetopt.linear.kernels.inner import matrix_of
+from targetopt.linear.kernels.data.batch import matrix_of
+from targetopt.linear.kernels.data.gathered import Gathered, everything, gather
 
 # Numbers of X gathered at once: by a lone run, and at most by several; and of Gram matrices kept by those.
 ALONE, TOGETHER, GRAMS = 100_000, 8_000_000, 16_000_000

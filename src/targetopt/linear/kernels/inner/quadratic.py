@@ -21,10 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from targetopt.linear.coordinates.choice import DUAL, PRIMAL
-from targetopt.linear.kernels import batch
 from targetopt.linear.kernels.arguments import SolverSpec
-from targetopt.linear.kernels.batch import Batch
-from targetopt.linear.kernels.jit import jit, loop
+from targetopt.linear.kernels.compiler.jit import jit, loop
+from targetopt.linear.kernels.data import batch
+from targetopt.linear.kernels.data.batch import Batch
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]

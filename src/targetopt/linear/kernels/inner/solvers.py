@@ -23,11 +23,12 @@ from targetopt.linear.coordinates.solution import (
     BY_MAX_STEPS,
     Result,
 )
-from targetopt.linear.kernels import batch, krylov
 from targetopt.linear.kernels.arguments import Array, SolverSpec
-from targetopt.linear.kernels.exact import exact
-from targetopt.linear.kernels.jit import Calls, Pointer, int64, jit, loop
-from targetopt.linear.kernels.quadratic import (
+from targetopt.linear.kernels.compiler.jit import Calls, Pointer, int64, jit, loop
+from targetopt.linear.kernels.data import batch
+from targetopt.linear.kernels.inner import krylov
+from targetopt.linear.kernels.inner.exact import exact
+from targetopt.linear.kernels.inner.quadratic import (
     EXAMPLE,
     Problem,
     accepted,

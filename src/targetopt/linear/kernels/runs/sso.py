@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 
 from targetopt.linear.coordinates.choice import DUAL, PRIMAL
-from targetopt.linear.kernels import batch, losses, rules, solvers
+from targetopt.linear.kernels import losses, rules
 from targetopt.linear.kernels.arguments import (
     BACKWARD_CALLS,
     FORM_STEPS,
@@ -18,14 +18,17 @@ from targetopt.linear.kernels.arguments import (
     Array,
     Index,
     Objective,
+    Point,
     RuleSpec,
     SolverSpec,
     State,
 )
-from targetopt.linear.kernels.batch import NO_MATRIX, Batch
-from targetopt.linear.kernels.gathered import Gathered, everything, form_of, gram_of, view
-from targetopt.linear.kernels.jit import Request, entry, jit, loop, request
-from targetopt.linear.kernels.quadratic import gram_for, moved, setup
+from targetopt.linear.kernels.compiler.jit import Request, entry, jit, loop, request
+from targetopt.linear.kernels.data import batch
+from targetopt.linear.kernels.data.batch import NO_MATRIX, Batch
+from targetopt.linear.kernels.data.gathered import Gathered, everything, form_of, gram_of, view
+from targetopt.linear.kernels.inner import solvers
+from targetopt.linear.kernels.inner.quadratic import gram_for, moved, setup
 
 propose, solve = rules.CALLS.call, solvers.CALLS.call
 
@@ -121,10 +124,8 @@ def _step(
     if rule.given * multiplier == 0.0:  # a schedule has brought the step to nought
         return True
     metric = np.empty(rows.size)
-    mean = squared / rows.size
-    summed = propose(
-        rule.address, (objective, rule, rows, z, slope, mean, multiplier, state, metric)
-    )
+    point = Point(objective, rows, z, slope, squared / rows.size, multiplier)
+    summed = propose(rule.address, (point, rule, state, metric))
     if summed == 0.0:
         return True
     decay *= summed

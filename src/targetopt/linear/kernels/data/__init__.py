@@ -1,0 +1,1 @@
+"""The rows that kernels read: products, batches renumbered to their columns, several gathered at once."""

@@ -1,0 +1,1 @@
+"""One inner problem in kernels: the quadratic, its solvers, and a call for a single one."""

@@ -1,0 +1,1 @@
+"""Whole runs in one call: SSO, its rivals, and rules that remember every example."""
