@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -29,6 +30,10 @@ class Surrogate(ABC):
 
     anchor: Tensor
     """Targets the surrogate was built at; inner forwards must have this shape."""
+
+    from_slopes: ClassVar[bool] = False
+    """Whether a change is the step times the mean of both gradients, as of every quadratic; `Objective` then takes
+    it from gradients that it has, and ``change``, which may need a product with a large metric, is not called."""
 
     @abstractmethod
     def value(self, z: Tensor) -> Tensor:

@@ -137,7 +137,11 @@ class Objective:
             inner: θ_before·d, and
             squared: ‖d‖²; read only when there is weight decay.
         """
-        change = float(self.surrogate.change(before.z.detach(), after.z.detach(), before.slope))
+        start, end = before.z.detach(), after.z.detach()
+        if self.surrogate.from_slopes:
+            change = float(present().mean((end - start) * (0.5 * (before.slope + after.slope))))
+        else:
+            change = float(self.surrogate.change(start, end, before.slope))
         if self.weight_decay:
             change += self.weight_decay * (inner + 0.5 * squared)
         return change

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -42,6 +42,8 @@ class LowRankQuadratic(Surrogate):
     linear: Tensor
     metric: LowRank
     constant: Tensor
+
+    from_slopes: ClassVar[bool] = True  # a product with B passes over all pairs
 
     def value(self, z: Tensor) -> Tensor:
         d = z - self.anchor
