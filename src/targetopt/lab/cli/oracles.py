@@ -35,7 +35,7 @@ Publish = Annotated[
 ]
 Scale = Annotated[
     ScaleName,
-    typer.Option(help="smoke: a rehearsal; quick: three seeds; full: ten seeds, in sittings."),
+    typer.Option(help="smoke: a rehearsal; quick: half an hour; full: every arm, in sittings."),
 ]
 
 
@@ -56,6 +56,12 @@ def run(
     time_limit: Annotated[
         float | None, typer.Option(min=0.001, help="Seconds that one run may take.")
     ] = None,
+    parts: Annotated[
+        bool,
+        typer.Option(
+            help="Also run what is shown with fewer seeds, such as ablations; it can be added later."
+        ),
+    ] = True,
 ) -> None:
     """Run the study: trials until every setting is chosen, then what is shown.
 
@@ -81,6 +87,7 @@ def run(
             jobs=jobs,
             executor=executor.value,
             time_limit=time_limit,
+            parts=parts,
             display=ShownRuns(console),
             tell=announce,
         )

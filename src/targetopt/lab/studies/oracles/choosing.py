@@ -94,8 +94,11 @@ def judge(
     searches: Sequence[Search],
     courses: Mapping[tuple[str, float], Sequence[Course | None]],
     budget: int,
+    most: int | None = None,
 ) -> None:
     """Score every value of some searches on one problem, by its courses over the tuning seeds.
+
+    Levels are those of ``budget``; nobody could ask more often than ``most`` times.
 
     Courses of arms that are not searched take part in the levels, so that rivals are tuned for what they will be
     judged by.
@@ -106,7 +109,7 @@ def judge(
         ended = [each[seed] for each in courses.values() if each[seed] is not None]
         goals = levels([course for course in ended if course is not None], budget)
         for key, each in courses.items():
-            totals[key].append(score(each[seed], goals, budget))
+            totals[key].append(score(each[seed], goals, most or budget))
     for search in searches:
         for value in search.values:
             found = totals.get((search.arm.label, value))

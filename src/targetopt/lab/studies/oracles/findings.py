@@ -22,7 +22,7 @@ from targetopt.lab.studies.oracles.measures import (
     middle,
     ratio,
 )
-from targetopt.lab.studies.oracles.study import Entry, scale_of
+from targetopt.lab.studies.oracles.study import PARTS, Entry, scale_of
 from targetopt.lab.studies.oracles.suite import EXTENTS, Scale, Task, tasks
 from targetopt.types import BadArgument
 
@@ -79,7 +79,7 @@ class TaskFindings:
 
     Attributes:
         budget: calls that every run of SSO had.
-        patience: how many times that rivals and tricks had.
+        patience: how many times that rivals had.
         seeds: how many are shown; some arms may have fewer.
         call_seconds: what a call took here, by the clock.
         arms: the default first.
@@ -120,7 +120,8 @@ class TaskFindings:
         if best is None:
             return math.nan, ""
         own = self.own.median_calls(level)
-        return ratio(best.median_calls(level), own, self.budget, self.patience)
+        patience = self.patience if best.role == "rival" else 1
+        return ratio(best.median_calls(level), own, self.budget, patience)
 
     def changed(self, label: str) -> float:
         """Calls of an arm to the middle level over those of the default, on the seeds that both have.
@@ -208,10 +209,13 @@ def _task(task: Task, scale: Scale, directory: Path) -> TaskFindings | None:
     runs: list[Run] = []
     for place in entry.shown():
         store = Store(directory / place)
-        ended = store.shown()
-        if not ended or len(ended) < len([each for each in store.plan() if not each.get("trial")]):
+        planned = [each for each in store.plan() if not each.get("trial")]
+        ended = store.shown() if planned else []
+        whole = bool(ended) and len(ended) >= len(planned)
+        if whole:
+            runs += ended
+        elif place != PARTS:  # which may come later
             return None
-        runs += ended
     extent = EXTENTS[scale]
     seeds = extent.shown(DEFAULT.role)
     by_arm: dict[str, dict[int, Run]] = {}
@@ -219,7 +223,9 @@ def _task(task: Task, scale: Scale, directory: Path) -> TaskFindings | None:
         by_arm.setdefault(run.manifest["method"]["label"], {})[run.manifest["seed"]] = run
     courses: dict[str, list[Course | None]] = {}
     for arm in entry.arms:
-        each = by_arm.get(arm.label, {})
+        if arm.label not in by_arm:
+            continue
+        each = by_arm[arm.label]
         budget = entry.budget_of(arm.role)
         courses[arm.label] = [
             Course.of(each[seed].columns, budget) if seed in each else None

@@ -35,6 +35,7 @@ from targetopt.lab.studies.oracles.measures import Course
 from targetopt.lab.studies.oracles.suite import EXTENTS, FIRST_TUNING_SEED, Scale, Task, tasks
 from targetopt.types import BadArgument
 
+PARTS, RIVALS = "parts", "rivals"
 FILE = "study.json"
 CHOICES = "choices.json"
 
@@ -99,7 +100,7 @@ class Entry:
         groups: dict[str, list[Asked]] = {}
         for role, table, seeds in asked:
             patient = extent.times(role) > 1
-            part = "rivals" if patient else "parts" if len(seeds) < len(asked[0][2]) else ""
+            part = RIVALS if patient else PARTS if len(seeds) < len(asked[0][2]) else ""
             groups.setdefault("/".join(filter(None, (folder, part))), []).append(
                 (role, table, seeds)
             )
@@ -128,6 +129,7 @@ def run(
     jobs: int | None = None,
     executor: str = "local",
     time_limit: float | None = None,
+    parts: bool = True,
     display: Display | None = None,
     tell: Callable[[str], None] = lambda text: None,
 ) -> list[Summary]:
@@ -138,6 +140,7 @@ def run(
         scale: ``"smoke"``, ``"quick"`` or ``"full"``.
         wanted: names of tasks; all if empty.
         jobs, executor, time_limit, display: as in :func:`targetopt.lab.run`.
+        parts: whether to run what is shown with fewer seeds, too; it can be added later.
         tell: told in sentences what is going on.
     """
     if scale not in EXTENTS:
@@ -166,7 +169,8 @@ def run(
         directory = _shared(out / entry.task.name, out).directory
         records = [search.record() for search in entry.searches]
         write_whole(directory / CHOICES, json.dumps(records, indent=1).encode())
-        plans += _plans(out, entry, entry.shown())
+        shown = entry.shown()
+        plans += _plans(out, entry, {k: v for k, v in shown.items() if parts or k != PARTS})
     tell(f"Every setting is chosen; now the runs that are shown: {len(entries)} problems.")
     return run_all(plans, **settings)
 
@@ -221,7 +225,8 @@ def _tune(
         if any(summary.interrupted for summary in summaries):
             return False
         for entry, own in zip(going, plans, strict=True):
-            judge(entry.searches, _courses(entry, own), entry.budget)
+            most = max(entry.budget_of(search.arm.role) for search in entry.searches)
+            judge(entry.searches, _courses(entry, own), entry.budget, most)
             for search in entry.searches:
                 if EXTENTS[entry.scale].tried is not None:
                     search.settled = True

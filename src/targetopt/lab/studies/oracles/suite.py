@@ -33,8 +33,8 @@ class Extent:
         roles: which arms take part.
         price: what a call is taken to cost in inner steps, by which SSO's default chooses m.
         fewer: how many of the seeds other rules and ablations of SSO are shown with; all if None.
-        patience: rivals and tricks may ask so many times as often as SSO, which costs little because they compute
-            little besides, and says how long they take to get where SSO was within its budget.
+        patience: rivals may ask so many times as often as SSO, which costs little because they compute little
+            besides, and says how long they take to get where SSO was within its budget.
     """
 
     seeds: int
@@ -52,7 +52,7 @@ class Extent:
 
     def times(self, role: str) -> int:
         """How many times the budget of the default arms of a role have."""
-        return self.patience if role in ("rival", "trick") else 1
+        return self.patience if role == "rival" else 1
 
 
 EVERYBODY = frozenset({"default", "rule", "ablation", "rival", "trick"})
