@@ -80,9 +80,11 @@ if TYPE_CHECKING:  # what the table below offers, for type checkers
     from targetopt.rules import Polyak as Polyak
     from targetopt.rules import Proposal as Proposal
     from targetopt.rules import Proximal as Proximal
+    from targetopt.rules import Reconsidered as Reconsidered
     from targetopt.rules import Rule as Rule
     from targetopt.rules import Secant as Secant
     from targetopt.rules import TrustRegion as TrustRegion
+    from targetopt.step.by_rows import ByRows as ByRows
     from targetopt.surrogate import EntropicProximal as EntropicProximal
     from targetopt.surrogate import Quadratic as Quadratic
     from targetopt.surrogate import Surrogate as Surrogate
@@ -105,7 +107,8 @@ _GROUPED = {
     "oracle.errors": ["BudgetExceeded"],
     "oracle.progress": ["show_progress"],
     "oracle.remote": ["Retries", "Service"],
-    "rules": ["Proposal"],
+    "rules": ["Proposal", "Reconsidered"],
+    "step.by_rows": ["ByRows"],
     "surrogate": ["EntropicProximal", "Quadratic", "Surrogate"],
     "types": ["Counts", "Query", "StepReport", "TargetPoint"],
 }
@@ -164,6 +167,7 @@ __getattr__, __dir__, _public = attach(
         "losses",
         "oracle",
         "oracle.teachers",
+        "rl",
         "rules",
         "schedules",
         "surrogate",

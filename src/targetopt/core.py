@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -143,25 +143,20 @@ def tell(
         if looking_back
         else None,
     )
-    objective, proposal, result = _minimised(
-        live.frozen, z, counter.attached(answer), targets, method, progress
-    )
-    if result.steps == 0:  # trials that were all refused leave rounding errors behind
-        if proposal.returned:
-            put_at(targets.params, progress.accepted)
-        else:
-            journal.put_parameters_back()
+    solved = _solved(live.frozen, z, counter.attached(answer), targets, method, progress, journal)
+    proposal, result = solved.proposal, solved.result
     query.live = None
     report = StepReport(
         oracle_calls=1,
         value_calls=counter.calls,
-        inner_steps=result.steps,
+        inner_steps=solved.steps,
         forward_calls=targets.passes
-        * (query.forward_calls + joining + looking_back + objective.forward_calls),
-        backward_calls=targets.passes * objective.backward_calls,
-        jvp_calls=targets.passes * objective.jvp_calls,
+        * (query.forward_calls + joining + looking_back + solved.forward_calls),
+        backward_calls=targets.passes * solved.backward_calls,
+        jvp_calls=targets.passes * solved.jvp_calls,
+        interactions=answer.interactions,
         step=query.step + 1,
-        loss=float(answer.loss),
+        loss=math.nan if answer.losses is None else float(answer.loss),
         gradient_norm=math.sqrt(answer.gradient_norm_squared),
         eta=proposal.eta,
         surrogate_decrease=math.nan if result.decrease is None else result.decrease,
@@ -171,6 +166,8 @@ def tell(
         ratio=proposal.ratio,
         accepted=not proposal.returned,
         steps_at=result.steps_at,
+        solves=solved.solves,
+        measures=dict(proposal.measures),
     )
     return report, replace(
         progress,
@@ -223,26 +220,86 @@ def _penalty(params: Sequence[Tensor], weight_decay: float) -> float:
         return 0.5 * weight_decay * space.dot(space.parts, space.parts)
 
 
-def _minimised(
+@dataclass
+class _Solved:
+    """What came out of all inner solves of a step, and what they have cost together."""
+
+    proposal: Proposal
+    result: InnerResult
+    solves: int = 0
+    steps: int = 0
+    forward_calls: int = 0
+    backward_calls: int = 0
+    jvp_calls: int = 0
+
+    def add(self, objective: Objective, proposal: Proposal, result: InnerResult) -> None:
+        self.proposal, self.result = proposal, result
+        self.solves += 1
+        self.steps += result.steps
+        self.forward_calls += objective.forward_calls
+        self.backward_calls += objective.backward_calls
+        self.jvp_calls += objective.jvp_calls
+
+
+def _solved(
     frozen: FrozenForward,
     z: Tensor,
     answer: TargetPoint,
     targets: Targets,
     method: Method,
     progress: Progress,
-) -> tuple[Objective, Proposal, InnerResult]:
-    """Build the surrogate and decrease it; the parameters are left at the answer."""
-    rule_state, inner_state = progress.rule_state, progress.inner_state
+    journal: Journal,
+) -> _Solved:
+    """Propose and minimise, again and again if the rule looks at what comes out and asks for another η."""
+
+    def back() -> None:
+        if solved.proposal.returned:
+            put_at(targets.params, progress.accepted)
+        else:
+            journal.put_parameters_back()
+
     with torch.no_grad():
         proposal = (
-            Proposal.nowhere(answer, rule_state)
+            Proposal.nowhere(answer, progress.rule_state)
             if method.still
-            else method.rule.propose(answer, method.lr, method.decay, rule_state)
+            else method.rule.propose(answer, method.lr, method.decay, progress.rule_state)
         )
+    nothing = InnerResult(0, 0.0, "zero-step", progress.inner_state)
+    solved = _Solved(proposal, nothing)
+    begin: Tensor | None = z
+    while proposal.eta != 0.0:
+        solved.add(*_minimised(frozen, begin, answer, proposal, targets, method, progress))
+        if not method.rule.reconsiders:
+            break
+        with torch.no_grad():
+            landed = frozen()[: targets.batch]
+            solved.forward_calls += 1
+            proposal, again = method.rule.reconsider(answer, proposal, landed, solved.solves)
+        solved.proposal = proposal
+        if not again:
+            break
+        back()
+        begin = None  # the first solve has consumed the graph
+        if proposal.eta == 0.0:
+            solved.result = replace(nothing, reason="refused")
+    if solved.result.steps == 0:
+        back()  # trials that were all refused leave rounding errors behind
+    return solved
+
+
+def _minimised(
+    frozen: FrozenForward,
+    z: Tensor | None,
+    answer: TargetPoint,
+    proposal: Proposal,
+    targets: Targets,
+    method: Method,
+    progress: Progress,
+) -> tuple[Objective, Proposal, InnerResult]:
+    """Decrease the surrogate; the parameters are left at the answer. ``z`` has the targets' graph, if there is one."""
+    inner_state = progress.inner_state
+    with torch.no_grad():
         surrogate: Surrogate = proposal.surrogate
-        if proposal.eta == 0.0:  # the minimiser is θ_t itself
-            nothing = InnerResult(0, 0.0, "zero-step", inner_state)
-            return Objective(frozen, list(targets.params), surrogate), proposal, nothing
         if answer.everything is not None and not method.rule.everywhere:
             surrogate = surrogate.regularised_on(answer.everything)
     penalty = method.weight_decay * proposal.losses_summed
@@ -250,7 +307,7 @@ def _minimised(
         put_at(targets.params, progress.accepted)
     first = targets.batch if answer.everything is not None and method.rule.everywhere else 0
     with torch.enable_grad():  # whatever the caller's mode: the first gradient goes through it
-        begin = None if proposal.returned else z[first:] if first else z
+        begin = None if proposal.returned or z is None else z[first:] if first else z
     forward = (lambda: frozen()[first:]) if first else frozen
     price = present().largest(float(progress.costs.get("price", UNKNOWN_PRICE)))
     objective = Objective(forward, list(targets.params), surrogate, penalty, begin, price)

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from targetopt.distributed.world import present
 from targetopt.surrogate import EntropicProximal, Quadratic, Surrogate
-from targetopt.types import BadForward, TargetPoint
+from targetopt.types import BadForward, MissingCapability, TargetPoint
 
 
 class Divergence(ABC):
     """Asked once per outer step for the proximal surrogate of its geometry."""
+
+    weighted: ClassVar[bool] = False
+    """Whether its surrogate knows what weights of the rows mean."""
 
     @abstractmethod
     def surrogate(self, point: TargetPoint, eta: float) -> Surrogate:
@@ -27,6 +31,20 @@ class Divergence(ABC):
     def value(self, z: Tensor, reference: Tensor) -> Tensor:
         """D(z_i, reference_i) per example, shape ``(n,)``."""
 
+    def gradient(self, z: Tensor, reference: Tensor) -> Tensor:
+        """∂D(z_i, reference_i)/∂z_i, shaped like ``z``: for surrogates that are not linear beside it."""
+        raise self._unknown("gradient")
+
+    def curvature_product(self, z: Tensor, reference: Tensor, v: Tensor) -> Tensor:
+        """∂²D(z_i, reference_i)/∂z_i² v_i, shaped like ``z``."""
+        raise self._unknown("curvature")
+
+    def _unknown(self, what: str) -> MissingCapability:
+        return MissingCapability(
+            f"{type(self).__name__} does not say its {what} by itself. Give it the method {what}"
+            f"{'_product' if what == 'curvature' else ''}, or use SquaredEuclidean."
+        )
+
 
 @dataclass(frozen=True)
 class SquaredEuclidean(Divergence):
@@ -37,12 +55,22 @@ class SquaredEuclidean(Divergence):
         tensor([1.])
     """
 
+    weighted: ClassVar[bool] = True
+
     def surrogate(self, point: TargetPoint, eta: float) -> Quadratic:
         metric = point.targets.new_tensor(1.0 / eta)
-        return Quadratic(point.targets, point.gradients, metric, point.loss)
+        if point.weights is not None:
+            metric = point.weighted(metric.expand_as(point.targets))
+        return Quadratic(point.targets, point.weighted(point.gradients), metric, point.loss)
 
     def value(self, z: Tensor, reference: Tensor) -> Tensor:
         return 0.5 * (z - reference).square().reshape(z.shape[0], -1).sum(dim=1)
+
+    def gradient(self, z: Tensor, reference: Tensor) -> Tensor:
+        return z - reference
+
+    def curvature_product(self, z: Tensor, reference: Tensor, v: Tensor) -> Tensor:
+        return v
 
 
 @dataclass(frozen=True)

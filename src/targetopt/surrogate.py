@@ -55,6 +55,13 @@ class Surrogate(ABC):
     def minimiser(self) -> Tensor:
         """The unconstrained minimiser z_{t+½}, where a perfect model would land."""
 
+    def rows(self, index: Tensor) -> Surrogate:
+        """The surrogate of some rows, its mean taken over them: a mini-batch of the inner loop."""
+        raise MissingCapability(
+            f"a {type(self).__name__} cannot be taken by rows, which mini-batches inside the inner loop need. Leave "
+            "batch_size= out, or use a rule with a quadratic surrogate (GradientStep, AdaGrad, Newton)."
+        )
+
     def damped(self, eta: float) -> Surrogate:
         """This surrogate plus (1/2η)‖z − anchor‖²."""
         return Damped(self, eta)
@@ -115,6 +122,10 @@ class Quadratic(Surrogate):
             step: Tensor = torch.linalg.solve(self.metric, self.linear)
             return self.anchor - step
         return self.anchor - self.linear / self.metric
+
+    def rows(self, index: Tensor) -> Quadratic:
+        metric = self.metric if self.uniform else self.metric[index]
+        return replace(self, anchor=self.anchor[index], linear=self.linear[index], metric=metric)
 
     def damped(self, eta: float) -> Quadratic:
         """This surrogate plus (1/2η)‖z − anchor‖², which is a quadratic too."""
@@ -208,6 +219,9 @@ class Damped(Surrogate):
     @property
     def anchor(self) -> Tensor:  # type: ignore[override]
         return self.inside.anchor
+
+    def rows(self, index: Tensor) -> Damped:
+        return replace(self, inside=self.inside.rows(index))
 
     def value(self, z: Tensor) -> Tensor:
         pull = present().mean((z - self.anchor).square())

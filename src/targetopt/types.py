@@ -12,7 +12,7 @@ nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
 from os import PathLike
@@ -46,13 +46,19 @@ class TargetPoint:
 
     Attributes:
         targets: ``z_t``, detached, one row per example.
-        losses: ``ℓ_i(z_i)``, shape ``(n,)``.
+        losses: ``ℓ_i(z_i)``, shape ``(n,)``; ``None`` if the oracle knows gradients alone (as in reinforcement
+            learning). Rules that compare losses refuse such an answer.
         gradients: ``∂ℓ_i/∂z_i``, shaped like ``targets``.
         curvature: gives ``∂²ℓ_i/∂z_i²`` at ``z_t`` when called, shaped like ``targets`` if it is
             diagonal, with one more axis if each example has a matrix; ``None`` if unknown.
         value: gives the losses of other targets (a line-search asks this); ``None`` if unknown.
         smoothness: ``L``, the largest curvature of one example's loss; ``None`` if unknown.
         index: the data rows these examples are, for rules that remember each example.
+        data: what else the oracle says of each row, by name; tensors with one entry per row, for rules that know
+            what they mean.
+        weights: how much each row counts, shape ``(n,)``, not negative; ``None`` if all count alike. The mean inner
+            product is then (1/n) Σ w_i a_i · b_i, in the loss and in the divergence.
+        interactions: steps of an environment that this answer has cost.
         revealed: the loss itself, if the answer reveals it everywhere (labels); ``None`` if not.
         majoriser: a function that is nowhere below the loss and equal to it at ``z_t`` (its mean over the
             rows), if the oracle knows one; ``None`` if not.
@@ -64,7 +70,7 @@ class TargetPoint:
     """
 
     targets: Tensor
-    losses: Tensor
+    losses: Tensor | None
     gradients: Tensor
     curvature: Callable[[], Tensor] | None = None
     value: Callable[[Tensor], Tensor] | None = None
@@ -75,11 +81,22 @@ class TargetPoint:
     penalty: float = 0.0
     earlier: Tensor | None = None
     everything: Tensor | None = None
+    data: Mapping[str, Tensor] | None = None
+    weights: Tensor | None = None
+    interactions: int = 0
 
     @property
     def loss(self) -> Tensor:
-        """ℓ(z_t), the mean of the losses."""
-        return present().mean(self.losses)
+        """ℓ(z_t), the (weighted) mean of the losses; 0 where nobody knows them: surrogates have any constant then."""
+        if self.losses is None:
+            return self.gradients.new_zeros(())
+        return present().mean(self.losses if self.weights is None else self.weights * self.losses)
+
+    def weighted(self, rows: Tensor) -> Tensor:
+        """``rows`` times the weights of the rows; as they are if all count alike."""
+        if self.weights is None:
+            return rows
+        return self.weights.reshape(-1, *[1] * (rows.ndim - 1)) * rows
 
     @property
     def gradient_norm_squared(self) -> float:
@@ -121,7 +138,8 @@ class Counts:
 
     ``oracle_calls`` are gradient-oracle calls (the expensive ones), ``value_calls`` loss-only calls
     of a line-search, ``forward_calls`` calls of the model, ``backward_calls`` vector-Jacobian
-    products through it, ``jvp_calls`` Jacobian-vector products, ``inner_steps`` parameter updates.
+    products through it, ``jvp_calls`` Jacobian-vector products, ``inner_steps`` parameter updates,
+    ``interactions`` steps of an environment that the answers have cost.
 
     A step that raised, or a ``tell`` that did, is counted nowhere, though it may have called the model
     and the oracle: steps are atomic, and their counts with them. Where refused answers are billed too,
@@ -134,6 +152,7 @@ class Counts:
     forward_calls: int = 0
     backward_calls: int = 0
     jvp_calls: int = 0
+    interactions: int = 0
 
     def __add__(self, other: Counts) -> Counts:
         names = [item.name for item in fields(Counts)]
@@ -146,7 +165,7 @@ class StepReport(Counts):
 
     Attributes:
         step: number of this outer step, from 1.
-        loss: ℓ(z_t) before the update, as the oracle said (without the weight-decay term).
+        loss: ℓ(z_t) before the update, as the oracle said (without the weight-decay term); nan if it said none.
         gradient_norm: ‖g_t‖ in target space (mean inner product).
         eta: the target step η_t the rule settled on (for diagonal rules, the mean of theirs).
         surrogate_decrease: q_t(θ_t) − q_t(θ_{t+1}), weight decay included; nan for plain SGD
@@ -155,7 +174,8 @@ class StepReport(Counts):
             ``"price"`` (``max_steps="auto"``: a further step is worth less than an oracle call),
             ``"decrease"``, ``"line-search"`` (no smaller value to be found), ``"exact"``, or
             ``"zero-step"`` (η is 0 and nothing moves: a schedule brought it there, and rules
-            remember nothing, or `LineSearch` found no step).
+            remember nothing, or `LineSearch` found no step), or ``"refused"`` (the rule looked at what came out
+            and would not have it: nothing moves).
         memory: for rules that remember each example: ``"per example"`` when ``index=`` was given,
             ``"per position"`` when rows of successive batches were taken for the same examples.
         form: how a linear forward was solved (``"dual"``, ``"primal"``, ``"matvec"``), else ``""``.
@@ -166,6 +186,9 @@ class StepReport(Counts):
         steps_at: after how many inner steps ``max_steps="auto"`` would have stopped if an oracle call cost
             1, 10, 100 or 1000 of them; a price is missing if it would have gone on. Only solvers that look
             at the surrogate after every step know it.
+        solves: inner solves of this step: more than 1 if the rule looked at what came out and had it solved again
+            with another η (`Rule.reconsiders`). Counts are of all of them, `surrogate_decrease` of the last.
+        measures: what the rule measured of the step, by name (KL and entropy of a policy, say).
     """
 
     step: int = 0
@@ -179,6 +202,8 @@ class StepReport(Counts):
     ratio: float = float("nan")
     accepted: bool = True
     steps_at: dict[int, int] = field(default_factory=dict)
+    solves: int = 1
+    measures: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from targetopt.distributed.world import present
 from targetopt.errors import BadArgument
-from targetopt.types import TargetPoint
+from targetopt.types import MissingCapability, TargetPoint
 
 
 class OnFirstRank:
@@ -42,15 +42,23 @@ class OnFirstRank:
         whole = world.joined(z)
         begin = world.before(z.shape[0])
         mine = slice(begin, begin + z.shape[0])
-        point, offers = None, [0.0, 0.0, -1.0]
+        point, offers = None, [0.0, 0.0, -1.0, 0.0, 0.0]
         if world.rank == 0:
             point = self._own().query(whole)
             offers = [
                 float(point.value is not None),
                 float(point.curvature is not None),
                 -1.0 if point.smoothness is None else float(point.smoothness),
+                float(point.losses is not None),
+                float(point.data is not None or point.weights is not None),
             ]
         offered = world.first(torch.tensor(offers, dtype=torch.float64)).tolist()
+
+        if offered[4]:
+            raise MissingCapability(
+                "OnFirstRank spreads losses and gradients over the ranks; this oracle's answer has data or weights of "
+                "its rows. Let every rank ask an oracle of its own."
+            )
 
         def spread(tensor: Tensor | None, shape: tuple[int, ...]) -> Tensor:
             given = (
@@ -71,7 +79,9 @@ class OnFirstRank:
 
         return TargetPoint(
             targets=z,
-            losses=spread(None if point is None else point.losses, (whole.shape[0],)),
+            losses=spread(None if point is None else point.losses, (whole.shape[0],))
+            if offered[3]
+            else None,
             gradients=spread(None if point is None else point.gradients, tuple(whole.shape)),
             value=value if offered[0] else None,
             curvature=curvature if offered[1] else None,

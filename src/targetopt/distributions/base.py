@@ -113,6 +113,10 @@ class Family(ABC):
     def divergence_smoothness(self, other: Any) -> float | None:
         """L of KL(π_z ‖ other) in z, over all z; None where its curvature has no bound."""
 
+    @abstractmethod
+    def entropy_gradient(self, z: Tensor) -> Tensor:
+        """∂H(π_z)/∂z, shaped like ``z``."""
+
     def checked(self, z: Tensor) -> Tensor:
         """``z``, refused unless it has one row of `size` numbers for each distribution."""
         if z.ndim != 2 or z.shape[1] != self.size or not z.is_floating_point():

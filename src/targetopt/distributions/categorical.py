@@ -155,6 +155,11 @@ class Categorical(Family):
     def cross_entropy_smoothness(self, moments: Tensor) -> float | None:
         return 0.5
 
+    def entropy_gradient(self, z: Tensor) -> Tensor:
+        log_p = torch.log_softmax(z, dim=1)
+        p = log_p.exp()
+        return -p * (log_p - weighted(p, log_p).unsqueeze(1))
+
     def divergence_gradient(self, z: Tensor, other: CategoricalRows) -> Tensor:
         p, excess = _excess(z, other)
         return p * excess

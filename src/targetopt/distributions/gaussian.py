@@ -200,6 +200,13 @@ class Gaussian(Family):
     def cross_entropy_smoothness(self, moments: Tensor) -> float | None:
         return None if self.std is None else float(1.0 / np.min(self.std) ** 2)
 
+    def entropy_gradient(self, z: Tensor) -> Tensor:
+        """1 in every log σ; nothing where σ is fixed."""
+        found = torch.zeros_like(z)
+        if self.std is None:
+            found[:, self.actions :] = 1.0
+        return found
+
     # -- KL(π_z ‖ other) ------------------------------------------------------------------------------------
 
     def divergence_gradient(self, z: Tensor, other: GaussianRows) -> Tensor:

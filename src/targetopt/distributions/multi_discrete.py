@@ -143,6 +143,10 @@ class MultiDiscrete(Family):
     def cross_entropy_smoothness(self, moments: Tensor) -> float | None:
         return 0.5
 
+    def entropy_gradient(self, z: Tensor) -> Tensor:
+        parts = zip(self._families, self._split(z), strict=True)
+        return torch.cat([family.entropy_gradient(part) for family, part in parts], dim=1)
+
     def divergence_gradient(self, z: Tensor, other: MultiDiscreteRows) -> Tensor:
         return torch.cat(
             self._each(lambda f, z, o: f.divergence_gradient(z, o), z, other.parts), dim=1

@@ -46,6 +46,9 @@ class Probabilities(Categorical):
     def cross_entropy_smoothness(self, moments: Tensor) -> float | None:
         return None
 
+    def entropy_gradient(self, z: Tensor) -> Tensor:
+        return -1.0 - _log(z)
+
     def divergence_gradient(self, z: Tensor, other: CategoricalRows) -> Tensor:
         return 1.0 + _log(z) - other.log_probabilities
 

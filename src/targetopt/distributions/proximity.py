@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -23,29 +23,20 @@ class ProximalPolicy(Surrogate):
     linear: Tensor
     eta: float
     constant: Tensor
-    family: Family
-    reverse: bool
+    divergence: KLProximity
 
-    @property
-    def _last(self) -> Any:
-        return self.family.from_targets(self.anchor)
+    def rows(self, index: Tensor) -> ProximalPolicy:
+        return replace(self, anchor=self.anchor[index], linear=self.linear[index])
 
     def _divergences(self, z: Tensor) -> Tensor:
-        last, now = self._last, self.family.from_targets(z)
-        kl: Tensor = now.kl(last) if self.reverse else last.kl(now)
-        return kl
-
-    def _slopes(self, z: Tensor) -> Tensor:
-        if self.reverse:
-            return self.family.divergence_gradient(z, self._last)
-        return self.family.cross_entropy_gradient(z, self.family.moments(self._last))
+        return self.divergence.value(z, self.anchor)
 
     def value(self, z: Tensor) -> Tensor:
         linear = present().mean((z - self.anchor) * self.linear)
         return self.constant + linear + present().mean(self._divergences(z)) / self.eta
 
     def gradient(self, z: Tensor) -> Tensor:
-        return self.linear + self._slopes(z) / self.eta
+        return self.linear + self.divergence.gradient(z, self.anchor) / self.eta
 
     def change(self, before: Tensor, after: Tensor, gradient_before: Tensor) -> Tensor:
         linear = present().mean((after - before) * self.linear)
@@ -53,13 +44,7 @@ class ProximalPolicy(Surrogate):
         return linear + present().mean(moved) / self.eta
 
     def curvature_product(self, z: Tensor, v: Tensor) -> Tensor:
-        if self.reverse:
-            curvature = self.family.divergence_curvature(z, self._last)
-        else:
-            moments = self.family.moments(self._last)
-            curvature = self.family.cross_entropy_curvature(z, moments)
-        curved = torch.einsum("nij,nj->ni", curvature, v) if curvature.ndim == 3 else curvature * v
-        return curved / self.eta
+        return self.divergence.curvature_product(z, self.anchor, v) / self.eta
 
     def minimiser(self) -> Tensor:
         """There is none in closed form: this is refused, with the way out."""
@@ -101,15 +86,31 @@ class KLProximity(Divergence):
 
     def surrogate(self, point: TargetPoint, eta: float) -> ProximalPolicy:
         self.check(point.targets)
-        return ProximalPolicy(
-            point.targets, point.gradients, eta, point.loss, self.family, self.reverse
-        )
+        return ProximalPolicy(point.targets, point.gradients, eta, point.loss, self)
 
     def value(self, z: Tensor, reference: Tensor) -> Tensor:
         first: Any = self.family.from_targets(reference)
         second: Any = self.family.from_targets(z)
         kl: Tensor = second.kl(first) if self.reverse else first.kl(second)
         return kl
+
+    def gradient(self, z: Tensor, reference: Tensor) -> Tensor:
+        last = self.family.from_targets(reference)
+        if self.reverse:
+            return self.family.divergence_gradient(z, last)
+        return self.family.cross_entropy_gradient(z, self.family.moments(last))
+
+    def curvature_product(self, z: Tensor, reference: Tensor, v: Tensor) -> Tensor:
+        last = self.family.from_targets(reference)
+        curvature = (
+            self.family.divergence_curvature(z, last)
+            if self.reverse
+            else self.family.cross_entropy_curvature(z, self.family.moments(last))
+        )
+        if curvature.ndim == v.ndim:
+            return curvature * v
+        found: Tensor = torch.einsum("nij,nj->ni", curvature, v)
+        return found
 
     def check(self, z: Tensor) -> None:
         if z.ndim != 2 or z.shape[1] != self.family.size:

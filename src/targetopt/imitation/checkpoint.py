@@ -32,17 +32,28 @@ def save(path: Path, settings: dict[str, Any], state: dict[str, Any]) -> None:
         ) from error
 
 
-def load(path: Path, settings: dict[str, Any]) -> dict[str, Any] | None:
-    """The state in the file; None if there is no file. Refuses a run with other settings."""
+ADVICE = (
+    "Use the same settings (rounds= alone may grow), or another file. Its policy is "
+    "to.imitation.Result.load({!r}).policy."
+)
+
+
+def load(path: Path, settings: dict[str, Any], advice: str = ADVICE) -> dict[str, Any] | None:
+    """The state in the file; None if there is no file. Refuses a run with other settings.
+
+    Args:
+        path: the file.
+        settings: those of the run that is to go on.
+        advice: what to do where they differ, with a place for the file's name.
+    """
     if not path.is_file():
         return None
     saved, state = read(path)
     changed = _changed(saved, json.loads(json.dumps(settings)))
     if changed:
         raise BadArgument(
-            f"checkpoint={str(path)!r} holds a run with other settings ({'; '.join(changed)}). Use the same settings "
-            "(rounds= alone may grow), or another file. Its policy is "
-            f"to.imitation.Result.load({str(path)!r}).policy."
+            f"checkpoint={str(path)!r} holds a run with other settings ({'; '.join(changed)}). "
+            + advice.format(str(path))
         )
     return state
 

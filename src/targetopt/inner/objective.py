@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -58,6 +59,13 @@ class Objective:
         self.jvp_calls = 0
         self._start = start
         self.examples = present().rows(surrogate.anchor.shape[0])
+
+    def rows(self, index: Tensor) -> Objective:
+        """The same objective on some of the rows: θ ↦ mean over them of q_i(f_i(θ)) + ½λ‖θ‖², a mini-batch.
+
+        Its calls are counted here too, one each, however few rows they have.
+        """
+        return _Part(self, index)
 
     def dot(self, a: Tensors, b: Tensors) -> float:
         """⟨a, b⟩ in the space of the parameters."""
@@ -159,6 +167,31 @@ class Objective:
         with torch.no_grad():
             z = self._checked(self.forward())
         return self.value(z)
+
+
+class _Part(Objective):
+    """An objective on some of the rows of another, which counts its calls."""
+
+    def __init__(self, whole: Objective, index: Tensor) -> None:
+        offered = getattr(whole.forward, "rows", None)
+        if offered is None:
+            raise BadForward(
+                "mini-batches inside the inner loop (batch_size=) need the forward of the batch itself; this rule's "
+                "surrogate is of all data. Leave batch_size= out, or use another rule."
+            )
+        forward, part = partial(offered, index), whole.surrogate.rows(index)
+        super().__init__(forward, whole.space.params, part, whole.weight_decay)
+        self.whole = whole
+
+    def evaluate(self) -> Evaluation:
+        self.whole.forward_calls += 1
+        return super().evaluate()
+
+    def vjp(
+        self, at: Evaluation, v: Tensor, *, keep_graph: bool = True, own: bool = False
+    ) -> list[Tensor]:
+        self.whole.backward_calls += 1
+        return super().vjp(at, v, keep_graph=keep_graph, own=own)
 
 
 class Line:

@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from targetopt.distributed.world import present
 from targetopt.inner.base import Inner, InnerResult
 from targetopt.inner.objective import Evaluation, Objective
-from targetopt.inner.stopping import GRADIENT, MAX_STEPS, Steps, Stopping, settle
-from targetopt.types import BadArgument, State
+from targetopt.inner.stopping import AUTO, GRADIENT, MAX_STEPS, Steps, Stopping, most, settle
+from targetopt.types import BadArgument, MissingCapability, State, as_number, settle_whole
 
 
 class _StopNow(Exception):
@@ -35,6 +36,13 @@ class Torch(Inner):
             buy more.
         reset: forget the state before each outer step.
         stopping: optional early stop.
+        clip: gradients longer than this are shortened to it; ``None`` leaves them as they are.
+        batch_size: every step takes the next so many rows of the outer step's batch, in an order that is drawn anew
+            when all were taken, instead of all of them. It needs a forward that can be evaluated by rows
+            (`targetopt.ByRows`) and that neither draws random numbers nor moves buffers.
+        epochs: passes over all rows, with ``batch_size=``; it takes the place of ``max_steps``.
+        seed: of the order in which mini-batches are taken. The same seed gives the same order, whatever else is
+            drawn; the state remembers how many orders were used up.
 
     Example:
         >>> import torch, targetopt as to
@@ -44,15 +52,44 @@ class Torch(Inner):
         >>> report = opt.step(lambda: 2 * w, to.LossOracle(to.losses.Squared(torch.ones(2))))
         >>> report.inner_steps, report.stop_reason
         (100, 'max-steps')
+        >>> model, x = torch.nn.Linear(3, 1), torch.randn(64, 3)
+        >>> in_batches = to.Torch(torch.optim.Adam, epochs=2, batch_size=16, clip=1.0)
+        >>> opt = to.SSO(model.parameters(), lr=1.0, inner=in_batches)
+        >>> report = opt.step(to.ByRows(model, x), to.losses.Squared(torch.ones(64, 1)))
+        >>> report.inner_steps
+        8
     """
 
     factory: Callable[[list[Tensor]], torch.optim.Optimizer]
     max_steps: Steps = 20
     reset: bool = False
     stopping: Stopping = field(default_factory=Stopping)
+    clip: float | None = None
+    batch_size: int | None = None
+    epochs: int | None = None
+    seed: int = 0
 
     def __post_init__(self) -> None:
         settle(self)
+        settle_whole(self, "seed", least=0)
+        for name in ("batch_size", "epochs"):
+            if getattr(self, name) is not None:
+                settle_whole(self, name)
+        if self.clip is not None and not 0.0 < as_number(self.clip) < float("inf"):
+            raise BadArgument(
+                f"Torch: clip={self.clip!r} must be positive and finite: the greatest length of a gradient. Pass None "
+                "for no bound."
+            )
+        if self.epochs is not None and self.batch_size is None:
+            raise BadArgument(
+                f"Torch: epochs={self.epochs} counts passes of mini-batches; give batch_size= too, or max_steps="
+            )
+        judged = self.max_steps == AUTO or self.stopping != Stopping()
+        if self.batch_size is not None and judged:
+            raise BadArgument(
+                "Torch: max_steps='auto' and stopping= look at the whole surrogate after every step, which "
+                "mini-batches do not know. Leave batch_size= out, or give a number of steps or epochs."
+            )
         if not callable(self.factory):
             raise BadArgument(
                 f"Torch: factory={self.factory!r} must be a function of the parameters, such as "
@@ -63,6 +100,8 @@ class Torch(Inner):
         self._made(list(params))
 
     def minimise(self, objective: Objective, state: State) -> InnerResult:
+        if self.batch_size is not None:
+            return self._in_batches(objective, state, self.batch_size)
         params = objective.space.params
         optimiser = self._optimiser(params, state)
         first = objective.start()
@@ -77,7 +116,7 @@ class Torch(Inner):
             nonlocal cached, fresh, previous
             now, cached = cached or objective.evaluate(), None
             value = objective.value(now.z)
-            gradient = objective.gradient(now, native=True)
+            gradient = self._clipped(objective, objective.gradient(now, native=True))
             if fresh:
                 if watches_gradient and self.stopping.small_gradient(
                     objective.dot(gradient, gradient) ** 0.5
@@ -106,6 +145,50 @@ class Torch(Inner):
         carried = {} if self.reset else {"optimiser": optimiser.state_dict()}
         total = initial - objective.final_value()
         return InnerResult(steps, total, reason, carried, steps_at=pace.at)
+
+    def _in_batches(self, objective: Objective, state: State, size: int) -> InnerResult:
+        if present().size > 1:
+            raise MissingCapability(
+                "Torch: mini-batches inside the inner loop (batch_size=) are of one process; on several ranks each "
+                "would take others. Leave batch_size= out."
+            )
+        params, rows = objective.space.params, objective.surrogate.anchor.shape[0]
+        optimiser = self._optimiser(params, state)
+        initial = objective.value(objective.start().z)
+        each = -(-rows // size)  # mini-batches in a pass
+        steps = most(self.max_steps) if self.epochs is None else self.epochs * each
+        drawn = int(state.get("drawn", 0))
+        kept = [p.grad for p in params]
+        try:
+            for step in range(steps):
+                if step % each == 0:
+                    parts = self._order(rows, drawn).split(size)
+                    drawn += 1
+                part = objective.rows(parts[step % each])
+                gradient = part.gradient(part.evaluate(), native=True)
+                for p, g in zip(params, self._clipped(objective, gradient), strict=True):
+                    p.grad = g
+                optimiser.step()
+        finally:
+            for p, grad in zip(params, kept, strict=True):
+                p.grad = grad
+        carried: State = {"drawn": drawn}
+        if not self.reset:
+            carried["optimiser"] = optimiser.state_dict()
+        return InnerResult(steps, initial - objective.final_value(), MAX_STEPS, carried)
+
+    def _order(self, rows: int, drawn: int) -> Tensor:
+        """The order of the rows in one pass: a function of the seed and of how many were drawn before."""
+        generator = torch.Generator().manual_seed((self.seed * 1_000_003 + drawn) % 2**63)
+        return torch.randperm(rows, generator=generator)
+
+    def _clipped(self, objective: Objective, gradient: list[Tensor]) -> list[Tensor]:
+        if self.clip is None:
+            return gradient
+        length = objective.dot(gradient, gradient) ** 0.5
+        if length <= self.clip:
+            return gradient
+        return [g * (self.clip / length) for g in gradient]
 
     def _optimiser(self, params: list[Tensor], state: State) -> torch.optim.Optimizer:
         optimiser = self._made(params)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any, cast
 
 import torch
@@ -64,7 +64,8 @@ def checked(point: object, z: Tensor) -> TargetPoint:
             f"oracle.query(z) must return a TargetPoint; got {type(point).__name__}. Functions that return "
             "losses can be passed as they are, (losses, gradients) through to.GradientOracle."
         )
-    check_losses(point.losses, z)
+    if point.losses is not None:
+        check_losses(point.losses, z)
     if not isinstance(point.gradients, Tensor) or point.gradients.shape != z.shape:
         shape = getattr(point.gradients, "shape", None)
         raise BadAnswer(
@@ -72,15 +73,73 @@ def checked(point: object, z: Tensor) -> TargetPoint:
             f"{tuple(shape) if shape is not None else type(point.gradients).__name__}"
         )
     smoothness = _checked_offers(point)
-    losses, gradients = _own(point.losses, z), _own(point.gradients, z)
-    if not all_finite(losses, gradients):
-        good = finite_rows(losses) & finite_rows(gradients)
+    gradients = _own(point.gradients, z)
+    losses = None if point.losses is None else _own(point.losses, z)
+    known = [gradients] if losses is None else [losses, gradients]
+    if not all_finite(*known):
+        good = torch.stack([finite_rows(each) for each in known]).all(dim=0)
         rows = (~good).nonzero()[:, 0].tolist()
         raise BadAnswer(
             f"the oracle's answer is not finite in {len(rows)} of {z.shape[0]} rows: {shown(rows)}. Nothing was "
             "changed; repair or leave out these examples and call step again."
         )
-    return replace(point, targets=z, losses=losses, gradients=gradients, smoothness=smoothness)
+    return replace(
+        point,
+        targets=z,
+        losses=losses,
+        gradients=gradients,
+        smoothness=smoothness,
+        data=_checked_data(point.data, z),
+        weights=_checked_weights(point.weights, z),
+        interactions=_checked_interactions(point.interactions),
+    )
+
+
+def _checked_data(data: Any, z: Tensor) -> dict[str, Tensor] | None:
+    if data is None:
+        return None
+    if not isinstance(data, Mapping):
+        raise BadAnswer(
+            f"the oracle's data={type(data).__name__} must be a dictionary of tensors, one entry per row, or None"
+        )
+    for name, column in data.items():
+        if not isinstance(column, Tensor) or column.ndim == 0 or column.shape[0] != z.shape[0]:
+            shape = tuple(column.shape) if isinstance(column, Tensor) else type(column).__name__
+            raise BadAnswer(
+                f"the oracle's data[{name!r}] must be a tensor with one entry for each of the {z.shape[0]} rows; got "
+                f"{shape}"
+            )
+        if column.is_floating_point() and not all_finite(column):
+            rows = (~finite_rows(column)).nonzero()[:, 0].tolist()
+            raise BadAnswer(
+                f"the oracle's data[{name!r}] is not finite in {len(rows)} of {z.shape[0]} rows: {shown(rows)}"
+            )
+    return {name: column.detach().to(z.device, copy=True) for name, column in data.items()}
+
+
+def _checked_weights(weights: Any, z: Tensor) -> Tensor | None:
+    if weights is None:
+        return None
+    if not isinstance(weights, Tensor) or weights.shape != z.shape[:1]:
+        shape = tuple(weights.shape) if isinstance(weights, Tensor) else type(weights).__name__
+        raise BadAnswer(
+            f"the oracle's weights must be a tensor of shape ({z.shape[0]},), one for each row; got {shape}"
+        )
+    own = _own(weights, z)
+    bad = (~(torch.isfinite(own) & (own >= 0))).nonzero()[:, 0].tolist()
+    if bad:
+        raise BadAnswer(
+            f"the oracle's weights must be finite and not negative; row {bad[0]} has {own[bad[0]].item():g}"
+        )
+    return own
+
+
+def _checked_interactions(count: Any) -> int:
+    if isinstance(count, bool) or not isinstance(count, Integral) or count < 0:
+        raise BadAnswer(
+            f"the oracle's interactions={count!r} must be a whole number ≥ 0: the environment's steps it has cost"
+        )
+    return int(count)
 
 
 def _own(part: Tensor, z: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from targetopt.rules.adagrad import AdaGrad
 from targetopt.rules.adagrad_norm import AdaGradNorm
 from targetopt.rules.automatic import Automatic
-from targetopt.rules.base import Proposal, Rule
+from targetopt.rules.base import Proposal, Reconsidered, Rule
 from targetopt.rules.bundle import Bundle
 from targetopt.rules.ftrl import FTRL
 from targetopt.rules.gradient_step import GradientStep
@@ -32,6 +32,7 @@ __all__ = [
     "Polyak",
     "Proposal",
     "Proximal",
+    "Reconsidered",
     "Rule",
     "Secant",
     "TrustRegion",

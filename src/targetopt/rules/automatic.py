@@ -85,7 +85,8 @@ class Automatic(Rule):
         return next((each for each in CHOICES if each.name == state.get("choice")), None)
 
     def propose(self, point: TargetPoint, lr: float | None, decay: float, state: State) -> Proposal:
-        taken = self.choice(state) or next(each for each in CHOICES if each.suits(point))
+        suiting = (each for each in CHOICES if each.suits(point))
+        taken = self.choice(state) or next(suiting, CHOICES[-1])  # which refuses what it cannot use
         taken.rule.check(point, lr)
         proposal = taken.rule.propose(point, lr, decay, state.get("kept", {}))
         return proposal._replace(state={"choice": taken.name, "kept": proposal.state})

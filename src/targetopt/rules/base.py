@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -27,6 +28,7 @@ class Proposal(NamedTuple):
     ``losses_summed`` is how many losses the surrogate adds up (1, but t for FTRL): the weight decay
     belongs to each of them. ``ratio`` is ρ, for rules that judge the last step. ``returned`` says that the
     surrogate is built at the last accepted point: the parameters go back there first (`Rule.returns`).
+    ``measures`` are numbers for the report.
     """
 
     surrogate: Surrogate
@@ -36,12 +38,27 @@ class Proposal(NamedTuple):
     losses_summed: float = 1.0
     ratio: float = math.nan
     returned: bool = False
+    measures: Mapping[str, float] = {}
 
     @classmethod
     def nowhere(cls, point: TargetPoint, state: State) -> Proposal:
         """No step at all: q is infinite but at z_t."""
         z = point.targets
         return cls(Quadratic(z, point.gradients, z.new_tensor(torch.inf), point.loss), state, 0.0)
+
+
+class Reconsidered(NamedTuple):
+    """What a rule thinks of the point that an inner solve has come to (`Rule.reconsider`).
+
+    Attributes:
+        proposal: as it was, with the state and the measures that the step is to leave behind; with ``again``, what is
+            to be solved instead.
+        again: whether to go back to θ_t and solve once more. A proposal with η = 0 then refuses the step: nothing
+            moves, and its state is kept.
+    """
+
+    proposal: Proposal
+    again: bool
 
 
 @dataclass(frozen=True)
@@ -54,7 +71,7 @@ class Rule(ABC):
     """
 
     needs: ClassVar[frozenset[str]] = frozenset()
-    """What the oracle must offer beyond losses and gradients: ``"value"``, ``"curvature"``."""
+    """What the oracle must offer beyond gradients: ``"losses"``, ``"value"``, ``"curvature"``, ``"data"``, …."""
 
     monotone: ClassVar[bool] = False
     """Whether the full-batch loss never increases for η ≤ 1/L (the surrogate is an upper bound)."""
@@ -80,9 +97,34 @@ class Rule(ABC):
     unbounded: ClassVar[bool] = False
     """Whether ``lr=float("inf")`` means something: the surrogate then has no proximal term."""
 
+    reconsiders: ClassVar[bool] = False
+    """Whether the rule wants to see where an inner solve has come to before the step is made (`reconsider`), at the
+    price of one forward for each solve."""
+
+    @property
+    def weighted(self) -> bool:
+        """Whether it knows what weights of the rows mean; answers that have some are refused otherwise."""
+        return False
+
     @abstractmethod
     def propose(self, point: TargetPoint, lr: float | None, decay: float, state: State) -> Proposal:
         """The surrogate at this point for the step ``lr · decay`` (decay: the schedule's)."""
+
+    def reconsider(
+        self, point: TargetPoint, proposal: Proposal, landed: Tensor, tries: int
+    ) -> Reconsidered:
+        """Keep what an inner solve has come to, have it solved again with another η, or refuse the step.
+
+        It is called after each inner solve of rules that `reconsiders`; the oracle is not asked again. A rule must end
+        this by itself, by counting ``tries``.
+
+        Args:
+            point: the oracle's answer.
+            proposal: what was solved.
+            landed: the targets at the new parameters.
+            tries: solves of this step so far.
+        """
+        return Reconsidered(proposal, again=False)
 
     def resolved(self, lr: float | None, smoothness: float | None) -> float:
         """lr, with ``None`` resolved: the rule's natural step, else 1/(2L)."""
@@ -117,6 +159,8 @@ class Rule(ABC):
             answered: whether it is the answer. An oracle may leave unsaid what it will offer.
         """
         remedy = {
+            "losses": "let its TargetPoint have losses, or use a rule that needs gradients only, such as GradientStep, "
+            "AdaGradNorm, AdaGrad or MirrorDescent, with lr=",
             "value": "pass value= (a function from targets to losses), or use GradientStep with lr=",
             "curvature": "pass curvature=, use a loss that has one, or use GradientStep or AdaGrad",
             "revealed": "use an oracle that knows the loss everywhere (to.LossOracle with labels), or "
@@ -132,6 +176,11 @@ class Rule(ABC):
                     f"{type(self).__name__} needs the oracle's {need}. This oracle offers none. "
                     f"Either {way_out}."
                 )
+        if answered and getattr(source, "weights", None) is not None and not self.weighted:
+            raise MissingCapability(
+                f"{type(self).__name__} does not know weights of rows, and this answer has some. Use GradientStep or "
+                "MirrorDescent(SquaredEuclidean()), or leave the weights out."
+            )
         if self._wants_smoothness(lr):
             self._check_smoothness(getattr(source, "smoothness", unsaid))
 

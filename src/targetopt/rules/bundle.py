@@ -133,6 +133,7 @@ class Bundle(Rule):
 
     uniform: ClassVar[bool] = False
     searches: ClassVar[bool] = True
+    needs: ClassVar[frozenset[str]] = frozenset({"losses"})
     looks_back: ClassVar[bool] = True
 
     GROW = 2.0
@@ -158,7 +159,7 @@ class Bundle(Rule):
                 "promised": promised,
             }
             return self._proposed(point, decay, kept)
-        noise = ROUNDING * torch.finfo(point.losses.dtype).eps * abs(float(point.loss))
+        noise = ROUNDING * torch.finfo(point.targets.dtype).eps * abs(float(point.loss))
         lighter = float(state["penalty"]) - point.penalty  # weight decay counts in both
         height = float(state["height"])
         promised = height - self._largest(state, point.targets) + lighter + noise
@@ -174,7 +175,7 @@ class Bundle(Rule):
             return self._proposed(point, decay, kept, share)
         centre = TargetPoint(
             state["centre"],
-            torch.full_like(point.losses, float(state["height"])),
+            point.targets.new_full(point.targets.shape[:1], float(state["height"])),
             state["slopes"][int(state["own"])],
             index=point.index,
             penalty=float(state["penalty"]),

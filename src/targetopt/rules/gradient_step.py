@@ -30,6 +30,10 @@ class GradientStep(Rule):
 
     monotone: ClassVar[bool] = True
 
+    @property
+    def weighted(self) -> bool:
+        return True
+
     def propose(self, point: TargetPoint, lr: float | None, decay: float, state: State) -> Proposal:
         eta = self.step_size(point, lr, decay)
         return Proposal(SquaredEuclidean().surrogate(point, eta), state, eta)

@@ -63,7 +63,7 @@ class LineSearch(Rule):
     grow: float = 2.0
     max_backtracks: int = 60
 
-    needs: ClassVar[frozenset[str]] = frozenset({"value"})
+    needs: ClassVar[frozenset[str]] = frozenset({"losses", "value"})
     searches: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -82,7 +82,7 @@ class LineSearch(Rule):
             used = self._first_trial(point, lr, state, grow=1.0) * decay
             return Proposal(SquaredEuclidean().surrogate(point, used), state, used)
         eta = self._first_trial(point, lr, state, self.grow)
-        allowance = ROUNDING * torch.finfo(point.losses.dtype).eps * abs(loss)
+        allowance = ROUNDING * torch.finfo(point.targets.dtype).eps * abs(loss)
         for _ in range(self.max_backtracks + 1):
             trial = present().mean(point.value(point.targets - eta * point.gradients))
             if float(trial) <= loss - self.c * eta * slope + allowance:

@@ -43,7 +43,7 @@ class Majoriser(Rule):
     functions*, ICML 2013.
     """
 
-    needs: ClassVar[frozenset[str]] = frozenset({"majoriser"})
+    needs: ClassVar[frozenset[str]] = frozenset({"losses", "majoriser"})
     monotone: ClassVar[bool] = True
     unbounded: ClassVar[bool] = True
     uniform: ClassVar[bool] = False

@@ -44,6 +44,10 @@ class MirrorDescent(Rule):
                 "to.NegativeEntropy() (with its parentheses)"
             )
 
+    @property
+    def weighted(self) -> bool:
+        return self.divergence.weighted
+
     def propose(self, point: TargetPoint, lr: float | None, decay: float, state: State) -> Proposal:
         eta = self.step_size(point, lr, decay)
         return Proposal(self.divergence.surrogate(point, eta), state, eta)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 from targetopt.divergence import SquaredEuclidean
 from targetopt.rules.base import Proposal, Rule
@@ -35,6 +36,8 @@ class Polyak(Rule):
     """
 
     floor: float = 0.0
+
+    needs: ClassVar[frozenset[str]] = frozenset({"losses"})
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.floor):

@@ -70,6 +70,7 @@ class TrustRegion(Rule):
     shrink: float = 0.1
     grow: float = 2.0
 
+    needs: ClassVar[frozenset[str]] = frozenset({"losses"})
     monotone: ClassVar[bool] = True
     uniform: ClassVar[bool] = False
     searches: ClassVar[bool] = True

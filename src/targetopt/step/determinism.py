@@ -305,6 +305,20 @@ class FrozenForward:
         with noticed(self.forward, exchange, self.journal):
             return self.forward()
 
+    def rows(self, index: Tensor) -> Tensor:
+        """The targets of some rows, by the forward that the user's forward offers for them (``forward.rows``).
+
+        A forward whose rows depend on each other has no such thing: a mask of dropout is drawn for a whole batch, and
+        batch norm's statistics are of it. Such a forward is refused.
+        """
+        if self._random or self._buffers:
+            what = "draws random numbers" if self._random else "moves buffers"
+            raise BadForward(
+                f"the forward {what} (dropout, batch norm), so that what a row gives depends on which rows come with "
+                "it: it cannot be evaluated on mini-batches of a step. Call model.eval(), or leave batch_size= out."
+            )
+        return self.forward.rows(index)  # type: ignore[attr-defined, no-any-return]
+
     def check_pure(self, z: Tensor) -> None:
         """Evaluate again at the same parameters; refuse a forward that answers differently."""
         python_before = random.getstate()

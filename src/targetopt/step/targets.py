@@ -61,6 +61,17 @@ class Targets:
             )
         return torch.cat([z, everything])
 
+    def rows(self, index: Tensor) -> Tensor:
+        """The targets of some rows of the batch, if the user's forward can be asked for them."""
+        offered = getattr(self.forward, "rows", None)
+        if offered is None or self.regularise_on is not None:
+            raise BadForward(
+                "mini-batches inside the inner loop (batch_size=) need a forward that can be evaluated on some of its "
+                "rows. Pass to.ByRows(model, x) instead of lambda: model(x)"
+                + ("." if offered is None else ", and leave regularise_on= out.")
+            )
+        return self._usable(offered(index)())
+
     def _usable(self, z: Tensor) -> Tensor:
         if not isinstance(z, Tensor):
             raise BadForward(

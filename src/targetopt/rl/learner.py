@@ -1,0 +1,163 @@
+"""Actor and critic as two SSO problems: one step of each after every batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from targetopt.distributions import Family
+from targetopt.inner import Inner, Torch
+from targetopt.losses import Squared
+from targetopt.optim import SSO
+from targetopt.rl.advantages import advantages
+from targetopt.rl.gathering import Batch
+from targetopt.rl.networks import on_arrays
+from targetopt.rl.normalise import Normaliser, RewardScale
+from targetopt.rl.oracle import PolicyOracle
+from targetopt.rl.recipes import Recipe
+from targetopt.rules import GradientStep
+from targetopt.step.by_rows import ByRows
+from targetopt.types import StepReport
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """A batch as the networks see it: scaled observations, actions, advantages, and what the critic should say.
+
+    Attributes:
+        states: shape ``(n, d)``.
+        actions: one a row.
+        advantages: of zero mean and unit deviation, shape ``(n,)``.
+        returns: A + V, shape ``(n,)``.
+        explained: the share of the returns' variance that the critic explained.
+    """
+
+    states: Tensor
+    actions: Tensor
+    advantages: Tensor
+    returns: Tensor
+    explained: float
+
+
+def lesson(
+    batch: Batch,
+    critic: Any,
+    normaliser: Normaliser,
+    scale: RewardScale,
+    recipe: Recipe,
+) -> Lesson:
+    """What a batch teaches: advantages by the critic as it is now."""
+    steps, copies, size = batch.observations.shape
+    seen = normaliser(batch.observations.reshape(-1, size))
+    values = critic(seen).reshape(steps, copies)
+    # the next row's value, but where an episode ended or the batch does
+    ahead = np.concatenate([values[1:], np.zeros((1, copies))])
+    own = batch.ended.copy()
+    own[-1] = True
+    ahead[own] = critic(normaliser(batch.last[own]))
+    rewards = scale(batch.rewards, batch.ended)
+    gains = advantages(
+        rewards,
+        values,
+        ahead,
+        batch.terminated,
+        batch.ended,
+        discount=recipe.discount,
+        trace=recipe.trace,
+    )
+    returns = gains + values
+    spread = float(returns.var())
+    explained = 1.0 - float((returns - values).var()) / spread if spread > 0 else float("nan")
+    plain = (gains - gains.mean()) / (gains.std() + 1e-8)
+    kind = recipe.torch_dtype
+    actions = torch.from_numpy(batch.actions.reshape(steps * copies, *batch.actions.shape[2:]))
+    return Lesson(
+        torch.from_numpy(seen).to(kind),
+        actions,
+        torch.from_numpy(plain.reshape(-1)).to(kind),
+        torch.from_numpy(returns.reshape(-1)).to(kind),
+        explained,
+    )
+
+
+class Learner:
+    """The two networks and the optimisers that move them.
+
+    The policy's update is one step of `SSO` with the recipe's rule and inner solver, and `PolicyOracle` as the oracle.
+    The critic's is one with the squared loss: at η = 1 its surrogate is the loss itself, ½(v − R)².
+
+    Args:
+        actor: observations ↦ targets.
+        critic: observations ↦ values.
+        family: what the targets mean.
+        recipe: of the run.
+        seed: of the order of mini-batches.
+    """
+
+    def __init__(
+        self, actor: nn.Module, critic: nn.Module, family: Family, recipe: Recipe, seed: int
+    ) -> None:
+        self.actor, self.critic, self.family, self.recipe = actor, critic, family, recipe
+        assert isinstance(recipe.inner, Inner)
+        self.policy_step = SSO(
+            actor.parameters(),
+            rule=recipe.rule(family),
+            inner=seeded(recipe.inner, seed),
+            group=None,
+            warn=False,
+        )
+        self.critic_step = SSO(
+            critic.parameters(),
+            lr=1.0,
+            rule=GradientStep(),
+            inner=seeded(recipe.critic, seed + 1),
+            group=None,
+            warn=False,
+        )
+
+    def targets(self, normaliser: Normaliser) -> Any:
+        """Raw observations ↦ targets, with the networks as they are now."""
+        actor = on_arrays(self.actor, self.recipe.torch_dtype)
+        return lambda observations: actor(normaliser(observations))
+
+    def values(self) -> Any:
+        """Scaled observations ↦ values, with the networks as they are now."""
+        return on_arrays(self.critic, self.recipe.torch_dtype)
+
+    def update(self, taught: Lesson) -> tuple[StepReport, StepReport]:
+        """One step of the policy, then one of the critic."""
+        oracle = PolicyOracle(
+            self.family,
+            taught.actions,
+            taught.advantages,
+            interactions=len(taught.states),
+        )
+        policy = self.policy_step.step(ByRows(self.actor, taught.states), oracle)
+        critic = self.critic_step.step(ByRows(self.critic, taught.states), Squared(taught.returns))
+        return policy, critic
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "actor": self.actor.state_dict(),
+            "critic": self.critic.state_dict(),
+            "policy_step": self.policy_step.state_dict(),
+            "critic_step": self.critic_step.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.actor.load_state_dict(state["actor"])
+        self.critic.load_state_dict(state["critic"])
+        self.policy_step.load_state_dict(state["policy_step"])
+        self.critic_step.load_state_dict(state["critic_step"])
+
+
+def seeded(inner: Inner, seed: int) -> Inner:
+    """A solver that draws mini-batches, with this seed; any other as it is."""
+    return replace(inner, seed=seed) if isinstance(inner, Torch) else inner

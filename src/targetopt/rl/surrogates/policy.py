@@ -1,0 +1,85 @@
+"""The whole surrogate of a policy step: what it promises, what holds it back, and the entropy that is asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from targetopt.distributed.world import present
+from targetopt.divergence import Divergence
+from targetopt.rl.surrogates.base import Reading, Term, Visits
+from targetopt.surrogate import Surrogate
+from targetopt.types import MissingCapability
+
+
+@dataclass(frozen=True)
+class PolicySurrogate(Surrogate):
+    """q(z) = mean_i w_i [ term_i(z_i) + (1/η) D(z_i, z_t,i) − β H(π_{z_i}) ].
+
+    Attributes:
+        visits: the rows.
+        term: what the step promises.
+        divergence: D; None where nothing but the term holds the step back.
+        eta: η.
+        entropy: β, how much the entropy H is worth.
+    """
+
+    visits: Visits
+    term: Term
+    divergence: Divergence | None
+    eta: float
+    entropy: float = 0.0
+
+    @property
+    def anchor(self) -> Tensor:  # type: ignore[override]
+        return self.visits.anchor
+
+    def _mean(self, entries: Tensor) -> Tensor:
+        weights = self.visits.weights
+        return present().mean(entries if weights is None else weights * entries)
+
+    def entries(self, z: Tensor) -> Tensor:
+        """q_i(z_i) row by row, without the weights."""
+        found = self.term.entries(Reading(self.visits, z))
+        if self.divergence is not None:
+            found = found + self.divergence.value(z, self.anchor) / self.eta
+        if self.entropy:
+            found = found - self.entropy * self.visits.family.from_targets(z).entropy()
+        return found
+
+    def value(self, z: Tensor) -> Tensor:
+        return self._mean(self.entries(z))
+
+    def gradient(self, z: Tensor) -> Tensor:
+        found = self.term.slopes(Reading(self.visits, z))
+        if self.divergence is not None:
+            found = found + self.divergence.gradient(z, self.anchor) / self.eta
+        if self.entropy:
+            found = found - self.entropy * self.visits.family.entropy_gradient(z)
+        weights = self.visits.weights
+        return found if weights is None else weights.unsqueeze(1) * found
+
+    def change(self, before: Tensor, after: Tensor, gradient_before: Tensor) -> Tensor:
+        return self._mean(self.entries(after) - self.entries(before))
+
+    def curvature_product(self, z: Tensor, v: Tensor) -> Tensor:
+        """That of the divergence alone, which is never negative at z_t; the term's may be."""
+        if self.divergence is None:
+            raise MissingCapability(
+                f"{type(self.term).__name__} without a divergence has no curvature that a Gauss–Newton step could use. "
+                'Pass divergence="forward-kl", or use inner=to.Torch(...), to.LBFGS() or to.Armijo().'
+            )
+        found = self.divergence.curvature_product(z, self.anchor, v) / self.eta
+        weights = self.visits.weights
+        return found if weights is None else weights.unsqueeze(1) * found
+
+    def minimiser(self) -> Tensor:
+        """There is none in closed form: this is refused, with the way out."""
+        raise MissingCapability(
+            "the surrogate of a policy has no minimiser in closed form. Use an iterative inner solver such as "
+            "to.LBFGS() instead of to.Exact()."
+        )
+
+    def rows(self, index: Tensor) -> PolicySurrogate:
+        return replace(self, visits=self.visits.rows(index))
