@@ -1,12 +1,15 @@
 """Oracles that are slow, remote or paid for: throughput, the ledger's cost, several in flight, Ray.
 
-These wait for clocks, disks and other processes, so they are measured in wall time, unlike the other benchmarks.
+These wait for clocks, disks and other processes, so they are measured in wall time, unlike the other benchmarks. On a
+machine where other programs run, ``chrt -r 5 python -m benchmarks oracles`` gives it the processor first; the disk
+is shared all the same.
 """
 
 from __future__ import annotations
 
 import http.client
 import json
+import math
 import os
 import secrets
 import statistics
@@ -42,6 +45,17 @@ SYNCS = 5  # of SQLite's in one commit: the journal twice, the directory twice, 
 def least(value: float, limit: float) -> str:
     """A verdict for a ratio that should not fall below its limit."""
     return f"≥ {limit:g}: {'yes' if value >= limit else 'NO'}"
+
+
+def at_most(value: float, limit: float) -> str:
+    """A verdict for a number that should not exceed its limit."""
+    return f"≤ {limit:g}: {'yes' if value <= limit else 'NO'}"
+
+
+def scheduling() -> str:
+    """How the system gives this process its processor; with ``chrt -r 5`` other programs cannot take it away."""
+    names = {os.SCHED_OTHER: "shared with others", os.SCHED_RR: "before others (chrt -r)"}
+    return names.get(os.sched_getscheduler(0), "otherwise")
 
 
 LATENCY, CONCURRENCY, REQUESTS, CHUNK = 0.3, 8, 160, 8
@@ -200,8 +214,10 @@ def _sync_milliseconds(folder: Path) -> float:
 def ledger_costs(folder: Path) -> dict[str, Any]:
     """Appending questions of 64 rows, and opening and replaying a million rows."""
     found: dict[str, Any] = {"sync_ms": _sync_milliseconds(folder), "syncs_per_commit": SYNCS}
-    wall, cpu, commits, _ = _appended(folder / "one.ledger", 100, 1)
-    found |= {"alone_ms": wall, "alone_cpu_ms": cpu, "alone_commits": commits}
+    found["together"] = {}
+    for threads in (1, 4, 8):
+        wall, cpu, commits, _ = _appended(folder / f"{threads}.ledger", 400, threads)
+        found["together"][str(threads)] = {"ms": wall, "cpu_ms": cpu, "commits": commits}
     path = folder / "million.ledger"
     wall, cpu, commits, asked = _appended(path, QUESTIONS, 25)
     found |= {"append_ms": wall, "append_cpu_ms": cpu, "append_commits": commits, "threads": 25}
@@ -317,22 +333,25 @@ def in_flight(race: Race, latency: float = 0.25) -> dict[str, Any]:
 def _raced(
     race: Race, anchor: Any, wanted: float, latency: float, synchronous: float
 ) -> dict[str, Any]:
+    """When the loss was reached; losses are computed after the race, as they are for the synchronous run."""
     model, opt = race.parts()
     asynchronous = to.Asynchronous(opt, in_flight=4, anchor=anchor)
+    passed: list[tuple[float, int, dict[str, torch.Tensor]]] = []
     start = time.perf_counter()
     step = used = 0
-    while not (reached := race.loss(model) <= wanted) and used < 4 * race.steps:
+    while used < 4 * race.steps:
         forward, oracle = race.question(model, step)
         late = asynchronous.step(forward, Sleeping(oracle, latency))
         step, used = step + 1, used + len(late)
-    seconds = time.perf_counter() - start
+        kept = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        passed.append((time.perf_counter() - start, used, kept))
     asynchronous.finish()
-    return {
-        "reached": reached,
-        "answers": used,
-        "seconds": seconds,
-        "ratio": seconds / synchronous if reached else None,
-    }
+    for seconds, answers, kept in passed:
+        model.load_state_dict(kept)
+        if race.loss(model) <= wanted:
+            ratio = seconds / synchronous
+            return {"reached": True, "answers": answers, "seconds": seconds, "ratio": ratio}
+    return {"reached": False, "answers": used, "seconds": passed[-1][0], "ratio": None}
 
 
 def _sleeper() -> Any:
@@ -381,11 +400,18 @@ def main() -> None:
     ]
     rows += [
         ["one sync of this disk, ms", f"{ledger['sync_ms']:.2f}", ""],
-        ["ledger, one at a time: ms per question of 64 rows", f"{ledger['alone_ms']:.2f}", ""],
+        *(
+            [
+                f"ledger, {threads} at a time: ms per question of 64 rows",
+                f"{cost['ms']:.2f}",
+                at_most(cost["ms"], 2),
+            ]
+            for threads, cost in ledger["together"].items()
+        ),
         [
             f"ledger, {ledger['threads']} at a time: ms per question of 64 rows",
             f"{ledger['append_ms']:.2f}",
-            f"≤ 2: {'yes' if ledger['append_ms'] <= 2 else 'NO'}",
+            at_most(ledger["append_ms"], 2),
         ],
         ["  of which CPU", f"{ledger['append_cpu_ms']:.2f}", ""],
         ["  commits per question", f"{ledger['append_commits']:.3f}", ""],
@@ -405,12 +431,13 @@ def main() -> None:
                 [
                     f"four in flight, {name}, anchor {anchor!r}: wall time over synchronous, same loss",
                     "not reached" if ratio is None else f"{ratio:.3f}",
-                    f"≤ 0.4: {'yes' if ratio is not None and ratio <= 0.4 else 'NO'}",
+                    at_most(math.inf if ratio is None else ratio, 0.4),
                 ]
             )
     table(["what", "measured", "wanted"], rows)
     payload = {
         "load_average": os.getloadavg(),
+        "processor": scheduling(),
         "throughput": rates,
         "ledger": ledger,
         "in_flight": late,

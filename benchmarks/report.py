@@ -71,6 +71,7 @@ def fill(directory: Path, seeds: int = SEEDS) -> int:
             "commit": "0" * 40,
             "machine": {"cores": 2},
             "started": "2024-05-01T12:00:00+00:00",
+            "command": f"targetopt run --out {directory} --only {run}",
             "duration": 1.0,
             "cpu_time": 1.0,
             "counts": {name: rows[-1][name] for name in ("oracle_calls", "inner_steps")},

@@ -5,6 +5,7 @@ import json
 import multiprocessing
 import os
 import pickle
+import random
 import shutil
 import signal
 import subprocess
@@ -20,6 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from targetopt.lab import Experiment, RunConfig, Store, StoreError, expand, problems, run
+from targetopt.lab.report import page
 from targetopt.lab.run import checkpoints, tuning
 from targetopt.lab.run.callbacks import run_name
 from targetopt.lab.run.job import Event, Job, perform, record_death
@@ -182,6 +184,61 @@ def test_other_damaged_files_are_told_of(done: Store, name: str, content: str, s
     (done.directory / name).write_text(content)
     with pytest.raises(StoreError, match=said):
         shown(done.directory)
+
+
+SPOILED: dict[str, tuple[str, Callable[[Any], Any], str]] = {
+    "no command": ("manifest", without("command"), ""),
+    "no duration": ("manifest", without("duration"), ""),
+    "duration a list": ("manifest", with_(duration=[0, "1"]), "'duration' is"),
+    "duration infinite": ("manifest", with_(duration=float("inf")), "'duration' is inf"),
+    "counts a list": ("manifest", with_(counts=[1]), r"'counts' is \[1\], not an object"),
+    "half a character": ("manifest", with_(commit="\ud800"), "surrogates not allowed"),
+    "panels a word": ("plan", with_(panels=True), "'panels' is True, not a list of texts"),
+    "label a number": ("plan", with_(method=3), "'method' is 3, not text"),
+    "choices without parts": ("tuning.json", lambda _: [{}], "is not a list of choices"),
+    "verdict counts a word": (
+        "verdicts.json",
+        lambda _: [{"claim": "a", "verdict": "holds", "n": "x"}],
+        "n='x' must be a whole number",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", SPOILED)
+def test_a_report_is_made_of_what_is_there_or_says_which_file_is_damaged(
+    done: Store, kind: str
+) -> None:
+    place, change, said = SPOILED[kind]
+    path = done.directory / place
+    if place == "manifest":
+        path = done.manifest_path(done.ended()[0])
+        path.write_text(json.dumps(change(json.loads(path.read_text()))))
+    elif place == "plan":
+        path = done.directory / "plan.json"
+        first, *others = json.loads(path.read_text())
+        path.write_text(json.dumps([change(first), *others]))
+    else:
+        path.write_text(json.dumps(change(None)))
+    if not said:
+        assert "Adam" in page.write(done.directory, figures=False).read_text("utf-8")
+        return
+    with pytest.raises(TargetoptError, match=said) as refused:
+        page.write(done.directory, figures=False)
+    assert path.name in str(refused.value)
+
+
+def test_a_report_stands_damaged_metrics_and_a_specification_that_is_no_text(done: Store) -> None:
+    (done.directory / "spec.toml").write_bytes(b'name = "\xd6\xff"\n')
+    assert page.write(done.directory, figures=False).exists()
+    path = done.metrics_path(done.ended()[0])
+    whole, dice = path.read_bytes(), random.Random(0)
+    for _ in range(60):
+        damaged = bytearray(whole)
+        for _ in range(3):
+            damaged[dice.randrange(len(whole))] ^= dice.randrange(1, 256)
+        path.write_bytes(damaged)
+        with contextlib.suppress(TargetoptError):
+            done.shown()
 
 
 def test_a_damaged_list_of_choices_is_told_of(tmp_path: Path) -> None:

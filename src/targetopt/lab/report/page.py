@@ -263,4 +263,4 @@ def _pairs(entry: Any) -> str:
 
 def _spec(directory: Path) -> str | None:
     path = directory / "spec.toml"
-    return path.read_text("utf-8") if path.exists() else None
+    return path.read_text("utf-8", errors="replace") if path.exists() else None

@@ -124,6 +124,25 @@ def read(directory: Path) -> list[Mapping[str, Any]]:
     choices = read_json(path, remedy)
     if choices is None:
         return []
-    if not isinstance(choices, list) or not all(isinstance(each, dict) for each in choices):
+    if not isinstance(choices, list) or not all(map(_is_record, choices)):
         raise StoreError(f"{path} is not a list of choices. {remedy}")
     return choices
+
+
+def _is_record(choice: Any) -> bool:
+    """Whether it has what `Decision.record` writes, which reports read."""
+
+    def tried(each: Any) -> bool:
+        if not isinstance(each, dict) or not isinstance(each.get("options"), dict):
+            return False
+        final = each.get("final", "")
+        return "status" in each and (final is None or isinstance(final, int | float))
+
+    return (
+        isinstance(choice, dict)
+        and {"method", "problem", "batch_size", "at_edge", "metric", "seed", "epochs"}
+        <= choice.keys()
+        and isinstance(choice.get("chosen"), dict)
+        and isinstance(choice.get("tried"), list)
+        and all(map(tried, choice["tried"]))
+    )

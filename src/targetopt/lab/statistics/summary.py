@@ -145,7 +145,11 @@ def write_tables(
                 entry = run.manifest
                 counts = entry.get("counts", {})
                 head = (entry["id"], *key(panel, line), entry["seed"], entry["status"])
-                costs = (counts.get("oracle_calls"), counts.get("inner_steps"), entry["duration"])
+                costs = (
+                    counts.get("oracle_calls"),
+                    counts.get("inner_steps"),
+                    entry.get("duration"),
+                )
                 for metric in run.metrics:
                     values = run.columns[metric]
                     yield (*head, metric, values[-1] if len(values) else None, *costs)

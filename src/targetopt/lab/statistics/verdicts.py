@@ -75,7 +75,8 @@ def read(directory: Path) -> list[Verdict]:
         return []
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+        json.dumps(content, ensure_ascii=False).encode("utf-8")  # halves of characters are none
+    except (ValueError, RecursionError) as error:
         raise VerdictError(
             f"{path} is not JSON ({error}). Delete it, or write it again."
         ) from error
@@ -91,6 +92,9 @@ def _verdict(path: Path, position: int, entry: Any) -> Verdict:
         raise VerdictError(
             f"{path}, entry {position}: a verdict needs at least 'claim' and 'verdict'; got {entry!r}."
         )
+    count = entry.get("n") or 0
+    if not isinstance(count, int):
+        raise VerdictError(f"{path}, entry {position}: n={count!r} must be a whole number.")
     numbers = entry.get("numbers") or {}
     if not isinstance(numbers, dict):
         numbers = {"": numbers}
@@ -98,7 +102,7 @@ def _verdict(path: Path, position: int, entry: Any) -> Verdict:
         str(entry["claim"]),
         entry["verdict"],
         numbers,
-        int(entry.get("n") or 0),
+        count,
         str(entry.get("test") or ""),
     )
 

@@ -223,12 +223,12 @@ class Store:
         try:
             # Not read_table, which starts threads for a file of a few kilobytes and takes ten times as long.
             table = pq.ParquetFile(path).read(use_threads=False)
-        except (OSError, pa.ArrowException) as error:
+            return {name: table.column(name).to_numpy() for name in table.column_names}
+        except (OSError, ValueError, KeyError, pa.ArrowException) as error:
             raise StoreError(
                 f"cannot read {path}: {error}. Delete {self.manifest_path(run).name} beside it and "
                 "run the specification again: only this run is redone."
             ) from error
-        return {name: table.column(name).to_numpy() for name in table.column_names}
 
 
 def _as_planned(manifest: Manifest, entry: Mapping[str, Any]) -> Manifest:

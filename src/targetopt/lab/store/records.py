@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -38,7 +39,11 @@ def checked_name(run: object) -> str:
 def read_json(path: Path, remedy: str, missing: Any = None) -> Any:
     """What a JSON file holds; ``missing`` if there is no such file."""
     try:
-        return json.loads(path.read_bytes().decode("utf-8"))
+        data = path.read_bytes()
+        value = json.loads(data.decode("utf-8"))
+        if b"\\ud" in data.lower():  # halves of characters, which no file can be written with
+            json.dumps(value, ensure_ascii=False).encode("utf-8")
+        return value
     except FileNotFoundError:
         return missing
     except (OSError, ValueError, RecursionError) as error:
@@ -67,10 +72,11 @@ def manifest_fault(manifest: Any, run: str) -> str | None:
     """What is wrong with a manifest; None if all that is read of it later is there."""
     if not isinstance(manifest, dict):
         return f"it holds a {type(manifest).__name__}, not an object"
-    for key, (allowed, said) in _EXPECTED.items():
-        if key not in manifest:
-            return f"{key!r} is missing"
-        if not allowed(manifest[key]):
+    missing = [key for key in _EXPECTED if key not in manifest]
+    if missing:
+        return f"{missing[0]!r} is missing"
+    for key, (allowed, said) in (*_EXPECTED.items(), *_IF_THERE.items()):
+        if key in manifest and not allowed(manifest[key]):
             return f"{key!r} is {_shortened(manifest[key])}, not {said}"
     if manifest["id"] != run:
         return f"its id is {_shortened(manifest['id'])}, not {run!r}"
@@ -91,10 +97,21 @@ def read_plan(path: Path) -> list[dict[str, Any]]:
         fault = "it is not an object" if not isinstance(entry, dict) else ""
         missing = [] if fault else [key for key in ("id", *_SHOWN) if key not in entry]
         fault = fault or (f"{missing[0]!r} is missing" if missing else "")
+        fault = fault or _plan_fault(entry)
         if fault:
             raise StoreError(f"{path}: entry {place} is damaged: {fault}. {remedy}")
         checked_name(entry["id"])
     return plan
+
+
+def _plan_fault(entry: dict[str, Any]) -> str:
+    for key in ("problem", "method"):
+        if not isinstance(entry[key], str):
+            return f"{key!r} is {_shortened(entry[key])}, not text"
+    for key in ("panels", "tuned"):
+        if not _are_texts(entry.get(key, [])):
+            return f"{key!r} is {_shortened(entry[key])}, not a list of texts"
+    return ""
 
 
 _SHOWN = ("problem", "method", "batch_size", "seed")
@@ -107,6 +124,10 @@ def _is_number(value: Any) -> bool:
 
 def _is_count(value: Any) -> bool:
     return type(value) is int and value >= 0
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
 
 
 def _is_labelled(value: Any) -> bool:
@@ -125,6 +146,20 @@ _EXPECTED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "seed": (_is_count, "a number from 0 on"),
     "attempt": (_is_count, "a number from 0 on"),
 }
+
+_IF_THERE: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "duration": (
+        lambda value: _is_number(value) and 0 <= value < math.inf,
+        "a number of seconds",
+    ),
+    "counts": (
+        lambda value: isinstance(value, dict) and all(map(_is_count, value.values())),
+        "an object of numbers from 0 on",
+    ),
+    "command": (lambda value: isinstance(value, str), "text"),
+    "started": (lambda value: isinstance(value, str), "text"),
+}
+"""What reports read where a manifest has it."""
 
 
 def _shortened(value: Any) -> str:
