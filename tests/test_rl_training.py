@@ -195,7 +195,7 @@ def test_networks_of_ones_own_train_and_act() -> None:
 
 def test_learning_happens() -> None:
     """Ten batches on the cart: random play lasts some 22 steps."""
-    found = to.rl.train("CartPole-v1", steps=10240, batch=1024, seed=0, progress=False)
+    found = to.rl.train("CartPole-v1", steps=8192, batch=1024, seed=0, progress=False)
     assert found.history[0].mean_return < 40 < 60 < found.final_return(0.2)
 
 
@@ -255,13 +255,13 @@ def test_a_run_that_is_killed_goes_on_bitwise(tmp_path: Path) -> None:
         command = [sys.executable, str(script), str(tmp_path / "run.pt"), str(tmp_path / name)]
         return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
-    victim = started("never.pt")
-    assert victim.stdout is not None
-    for line in victim.stdout:
-        if int(line) >= 320:
-            break
-    os.kill(victim.pid, signal.SIGKILL)
-    assert victim.wait() == -signal.SIGKILL
+    with started("never.pt") as victim:
+        assert victim.stdout is not None
+        for line in victim.stdout:
+            if int(line) >= 320:
+                break
+        os.kill(victim.pid, signal.SIGKILL)
+        assert victim.wait() == -signal.SIGKILL
     assert not (tmp_path / "never.pt").exists()
     second = started("resumed.pt")
     told, _ = second.communicate()

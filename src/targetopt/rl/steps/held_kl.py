@@ -11,6 +11,9 @@ from targetopt.types import BadArgument, State, as_number, settle_whole
 LARGEST_CHANGE = 10.0
 """No solve changes η by more than this factor: KL ∝ η² holds for short steps only."""
 
+SPAN = 1e12
+"""η stays within this factor of the first one, so that 1/η is a number of every type."""
+
 
 @dataclass(frozen=True)
 class HeldKL(StepSize):
@@ -65,6 +68,7 @@ class HeldKL(StepSize):
         kl = seen.kl if math.isfinite(seen.kl) else math.inf
         factor = LARGEST_CHANGE if kl <= 0.0 else math.sqrt(self.target / kl)
         fitting = seen.eta * min(max(factor, 1.0 / LARGEST_CHANGE), LARGEST_CHANGE)
+        fitting = min(max(fitting, self.eta / SPAN), self.eta * SPAN)
         kept: State = {"eta": fitting}
         too_far = kl > self.most * self.target
         too_short = kl < self.least * self.target
