@@ -215,7 +215,7 @@ class Run:
         """
         self.load_state_dict(self._beginning)
         was = self.batches
-        self.batches = Batches(was.n, was.batch_size, seed, was.sampling)
+        self.batches = Batches(was.n, was.batch_size, seed, was.sampling, was.echo)
 
     def advance(self, steps: int, path: Array | None = None) -> bool:
         """Make so many outer steps; False if the run diverged (it then stands before that step).

@@ -49,6 +49,7 @@ class Batches:
         sampling: ``"epochs"``: each epoch e cuts the permutation `sample_order` (n, seed, e) into
             batches, the last of which may be shorter. ``"independent"``: each batch is a uniformly drawn
             set of ``batch_size`` different examples, independent of all others.
+        echo: how many steps in a row see the same batch (data echoing); an epoch has as many times the steps.
 
     Example:
         >>> shuffled = Batches(4, 3, seed=0)
@@ -57,10 +58,18 @@ class Batches:
         >>> independent = Batches(4, 1, seed=0, sampling="independent")
         >>> [int(independent.rows(t)[0]) for t in range(6)]
         [3, 2, 2, 1, 1, 0]
+        >>> echoed = Batches(4, 3, seed=0, echo=2)
+        >>> [echoed.rows(t).tolist() for t in range(4)]
+        [[2, 0, 1], [2, 0, 1], [3], [3]]
     """
 
     def __init__(
-        self, n: int, batch_size: int | None = None, seed: int = 0, sampling: Sampling = "epochs"
+        self,
+        n: int,
+        batch_size: int | None = None,
+        seed: int = 0,
+        sampling: Sampling = "epochs",
+        echo: int = 1,
     ) -> None:
         if batch_size is not None:
             whole = isinstance(batch_size, Integral) and not isinstance(batch_size, bool)
@@ -78,11 +87,11 @@ class Batches:
         self.batch_size = n if batch_size is None else int(batch_size)
         self.seed = checked_whole("fit", "seed", seed, least=0)
         self.sampling = sampling
-        self.steps_per_epoch = -(-n // self.batch_size)
+        self.echo = checked_whole("fit", "echo", echo, least=1)
+        batches = -(-n // self.batch_size)
+        self.steps_per_epoch = batches * self.echo
         shuffled = sampling == "epochs" and self.batch_size < n
-        self._steps_per_draw = (
-            self.steps_per_epoch if shuffled else max(1, ROWS_PER_DRAW // self.batch_size)
-        )
+        self._batches_per_draw = batches if shuffled else max(1, ROWS_PER_DRAW // self.batch_size)
 
     def rows(self, step: int) -> Index:
         """The rows of the step after ``step`` steps."""
@@ -107,21 +116,26 @@ class Batches:
             >>> Batches(4, 3, seed=0).draw(1)
             (array([2, 0, 1, 3]), array([3, 4]), 1)
         """
-        number, position = divmod(step, self._steps_per_draw)
+        number, position = divmod(step, self._batches_per_draw * self.echo)
         if self.batch_size == self.n:
             number = 0  # all draws are the same
-        drawn = (self.n, self.batch_size, self.seed, self.sampling, self._steps_per_draw, number)
-        order, ends = _drawn(*drawn)
+        drawn = (self.n, self.batch_size, self.seed, self.sampling, self._batches_per_draw, number)
+        order, ends = _drawn(*drawn, self.echo)
         return order, ends, position
 
 
 @lru_cache(maxsize=2)
 def _drawn(
-    n: int, batch_size: int, seed: int, sampling: Sampling, steps: int, number: int
+    n: int, batch_size: int, seed: int, sampling: Sampling, batches: int, number: int, echo: int
 ) -> tuple[Index, Index]:
-    order = _order(n, batch_size, seed, sampling, steps, number)
-    ends = np.minimum(batch_size * np.arange(1, steps + 1), order.size)
-    return order, ends
+    order = _order(n, batch_size, seed, sampling, batches, number)
+    ends = np.minimum(batch_size * np.arange(1, batches + 1), order.size)
+    if echo == 1:
+        return order, ends
+    each = np.split(order, ends[:-1])
+    return np.concatenate([np.tile(rows, echo) for rows in each]), np.cumsum(
+        np.repeat([rows.size for rows in each], echo)
+    )
 
 
 def _order(
