@@ -54,13 +54,14 @@ class Case:
     steps: Sequence[int] = STEPS
 
 
+RCV1 = {"name": "rcv1-v2-subset", "weight_decay": 1 / 20242}
 CASES = (
     Case("squares-exact", "least squares, no noise", False, {"name": "quadratic"}, (25, 125)),
     Case("squares-noisy", "least squares, noise 1", True, {"name": "quadratic", "noise": 1.0}, (25, 125)),
     Case("interpolation", "interpolation, 200 × 1000", False, {"name": "interpolation"}, (25, 100)),
     Case("mushrooms", "mushrooms", False, {"name": "mushrooms"}),
     Case("ijcnn1", "ijcnn1", True, {"name": "ijcnn1"}, (125, 625)),
-    Case("rcv1", "RCV1-v2 subset, λ = 1/n", True, {"name": "rcv1-v2-subset", "weight_decay": 1 / 20242}, (625,), (1, 10)),
+    Case("rcv1", "RCV1-v2 subset, λ = 1/n", True, RCV1, (625,), (1, 10)),
 )  # fmt: skip
 
 
@@ -105,9 +106,15 @@ ARMS = (
     Arm("Proximal, η tuned", _proximal, tuple(8.0**k for k in range(-1, 4)), compiled=False),
     Arm("echoing, η = ∞ (SLS × m)", lambda L, m, _: ({"baseline": SLS(), "lr": 1.0}, m)),
     Arm("Adam × m, tuned", lambda L, m, lr: ({"baseline": Adam(), "lr": lr}, m), DECADES),
-    Arm("Adam, one step a batch, tuned", lambda L, m, lr: ({"baseline": Adam(), "lr": lr}, 1), DECADES, by_steps=False, gradient_only=True),
+    Arm(
+        "Adam, one step a batch, tuned",
+        lambda L, m, lr: ({"baseline": Adam(), "lr": lr}, 1),
+        DECADES,
+        by_steps=False,
+        gradient_only=True,
+    ),
     Arm("Memory", lambda L, m, _: ({"rule": Memory()}, 1), by_steps=False, gradient_only=True),
-)  # fmt: skip
+)
 
 
 @dataclass

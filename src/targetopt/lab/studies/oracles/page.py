@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from targetopt.lab.statistics import verdicts
 from targetopt.lab.statistics.verdicts import Verdict
@@ -35,7 +36,13 @@ def write(out: Path, to: Path | None = None) -> Path:
     judged = claims.judge(found)
     verdicts.write(folder, judged)
     pictures.draw(found, folder)
-    record = {"scale": scale, "shares": SHARES, "tasks": [task.record() for task in found]}
+    stamp = stamped(out)
+    record = {
+        "scale": scale,
+        "shares": SHARES,
+        **stamp,
+        "tasks": [task.record() for task in found],
+    }
     write_whole(folder / "findings.json", json.dumps(record, indent=1, allow_nan=False).encode())
     tuned = {
         task.name: json.loads((out / task.name / "choices.json").read_text(encoding="utf-8"))
@@ -43,11 +50,28 @@ def write(out: Path, to: Path | None = None) -> Path:
     }
     write_whole(folder / "choices.json", json.dumps(tuned, indent=1).encode())
     page = folder / "README.md"
-    write_whole(page, text(scale, found, judged).encode())
+    write_whole(page, text(scale, found, judged, stamp).encode())
     return page
 
 
-def text(scale: str, found: Sequence[TaskFindings], judged: Sequence[Verdict]) -> str:
+def stamped(out: Path) -> dict[str, Any]:
+    """What the runs of a study were made with, trials included, and the processor time they took."""
+    manifests = [json.loads(p.read_text("utf-8")) for p in sorted((out / "runs").glob("*.json"))]
+    return {
+        "runs": len(manifests),
+        "processor_minutes": round(sum(m.get("cpu_time", 0.0) for m in manifests) / 60, 1),
+        "commits": sorted({str(m["commit"]) for m in manifests}),
+        "versions": manifests[0]["versions"] if manifests else {},
+        "machine": manifests[0]["machine"] if manifests else {},
+    }
+
+
+def text(
+    scale: str,
+    found: Sequence[TaskFindings],
+    judged: Sequence[Verdict],
+    stamp: Mapping[str, Any] | None = None,
+) -> str:
     """The page in Markdown."""
     parts = [
         "# Which method needs the fewest oracle calls?",
@@ -57,8 +81,10 @@ def text(scale: str, found: Sequence[TaskFindings], judged: Sequence[Verdict]) -
         _lost(found),
         "## Calls to three levels",
         "Median calls over seeds until the loss was within 0.1, 0.01 and 0.001 of the way from the best value that any "
-        "method found in half of the budget to the start (Moré and Wild, 2009). A dash means that more than half of "
-        "the seeds did not get there within the budget. Every question counts, the trials of line-searches included.",
+        "method found in half of SSO's budget to the start (Moré and Wild, 2009). A dash means that more than half of "
+        "the seeds did not get there within the arm's own budget. *Lowest* is the median of the lowest loss within "
+        "SSO's budget, *in the end* within the arm's own. Seconds are of processor time, beside the calls, to level "
+        "0.01. Every question counts, the trials of line-searches included.",
         *(_table(task) for task in found),
         "## What a price changes",
         "![Time of the best rival over time of SSO by the price of a call](prices.png)",
@@ -72,7 +98,7 @@ def text(scale: str, found: Sequence[TaskFindings], judged: Sequence[Verdict]) -
         "## Verdicts",
         _verdicts(judged),
         "## How it was made",
-        f"    {COMMAND.format(scale=scale)}\n\n{_made(scale)}",
+        f"    {COMMAND.format(scale=scale)}\n\n{_made(scale)}{_took(stamp)}",
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -128,6 +154,12 @@ def _lost(found: Sequence[TaskFindings]) -> str:
             said.append(
                 f"{lower.label} ends lower, at {middle(lower.lowest):.4g} against {middle(task.own.lowest):.4g}"
             )
+        later = min(task.of("rival"), key=lambda arm: middle(arm.at_end), default=None)
+        if later is not None and middle(later.at_end) < middle(task.own.lowest):
+            said.append(
+                f"with {task.patience} times the calls, {later.label} ends at {middle(later.at_end):.4g}, where SSO "
+                f"had {middle(task.own.lowest):.4g}"
+            )
         trick = task.best(1, "trick")
         if trick is not None and task.ratio(1, "trick")[0] < 1:
             said.append(
@@ -144,20 +176,21 @@ def _calls(value: float) -> str:
 
 
 def _table(task: TaskFindings) -> str:
-    cost = f"A call is {task.oracle}; it took {task.call_seconds:.2g} s here."
-    head = f"### {task.title}\n\n{cost} Budget: {task.budget} calls.\n"
+    cost = f"A call is {task.oracle}; it took {task.call_seconds:.2g} s here by the clock."
+    more = f", {task.patience * task.budget} for the tuned rivals" if task.patience > 1 else ""
+    head = f"### {task.title}\n\n{cost} Budget: {task.budget} calls{more}.\n"
     rows = [
         "| arm | setting | "
         + " | ".join(f"{s:g}" for s in SHARES)
-        + " | lowest | seconds besides | ended |"
+        + " | lowest | in the end | seconds besides | ended |"
     ]
-    rows.append("|---|---|" + "---:|" * (len(SHARES) + 2) + "---|")
+    rows.append("|---|---|" + "---:|" * (len(SHARES) + 3) + "---|")
     for arm in task.arms:
         calls = " | ".join(_calls(arm.median_calls(level)) for level in range(len(SHARES)))
         setting = "" if arm.chosen is None else f"{arm.chosen:g}"
         ended = ", ".join(f"{count} {status}" for status, count in sorted(arm.statuses.items()))
         rows.append(
-            f"| {arm.label} | {setting} | {calls} | {middle(arm.lowest):.5g} | "
+            f"| {arm.label} | {setting} | {calls} | {middle(arm.lowest):.5g} | {middle(arm.at_end):.5g} | "
             f"{_calls(arm.median_beside(1))} | {ended} |"
         )
     return head + "\n" + "\n".join(rows)
@@ -193,6 +226,16 @@ def _verdicts(judged: Sequence[Verdict]) -> str:
     return "\n".join(rows)
 
 
+def _took(stamp: Mapping[str, Any] | None) -> str:
+    if not stamp:
+        return ""
+    return (
+        f" All {stamp['runs']} runs, trials included, took {stamp['processor_minutes']:g} minutes of processor time "
+        f"({stamp['machine'].get('processor', 'unknown')}), with the code of "
+        f"{', '.join(commit[:10] for commit in stamp['commits'])}."
+    )
+
+
 def _made(scale: str) -> str:
     extent = EXTENTS[scale]
     lists = (
@@ -200,9 +243,15 @@ def _made(scale: str) -> str:
         if extent.tried is not None
         else "lists of seven values were extended until the best lay inside, and coarse ones refined"
     )
+    fewer = (
+        f" Other rules and ablations of SSO are shown with the first {extent.fewer} seeds, and compared with the "
+        "default on these."
+        if extent.fewer is not None
+        else ""
+    )
     return (
         f"Settings were chosen on {extent.tuning_seeds} other seed{'s' * (extent.tuning_seeds > 1)} by the mean log "
         f"calls to the three levels; {lists}. SSO's default was told that a call costs {extent.price:g} inner steps, "
-        "which decides m, so that no run depends on how busy the machine was. `choices.json` has every value that was "
-        "tried, `findings.json` every number of this page, `verdicts.json` the verdicts."
+        f"which decides m, so that no run depends on how busy the machine was.{fewer} `choices.json` has every value "
+        "that was tried, `findings.json` every number of this page, `verdicts.json` the verdicts."
     )
