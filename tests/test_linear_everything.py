@@ -24,6 +24,7 @@ N, D, BATCH, STEPS = 9, 5, 5, 3
 
 RULES = {name: entry.item for name, entry in registry.rules.items()} | {
     "mirror-descent": to.MirrorDescent(),
+    "secant": to.TrustRegion(metric=to.Secant()),
     "subclass": own.HalfStep(),
     "own": own.Counting(),
 }
@@ -123,20 +124,34 @@ def reference(rule, inner, name, weight_decay):
     return stepping(X, y, loss, RULES[rule], INNERS[inner], 0.3, weight_decay)
 
 
+MATRICES = {"dense": X, "csr": sp.csr_array(X)}
+PRODUCT = list(itertools.product((0.0, 0.05), MATRICES))
+# On the general path both kinds of matrix are the same but for their products: one of them for each λ will do.
+PAIRED = [(0.0, "csr"), (0.05, "dense")]
+
+
 @pytest.mark.parametrize(("rule", "inner"), CASES)
 @pytest.mark.parametrize("which", BACKENDS)
 def test_fit_is_looping_over_steps(which, rule, inner):
-    # on the general path both kinds of matrix are the same but for their products
     compiled = which == "numba" and inner not in ("gauss-newton", "adam")
-    matrices = (X, sp.csr_array(X)) if compiled else (sp.csr_array(X),)
-    for name, weight_decay in itertools.product(CASES[rule, inner], (0.0, 0.05)):
+    the_same(which, rule, inner, PRODUCT if compiled else PAIRED)
+
+
+@pytest.mark.slow  # the rest of the product
+@pytest.mark.parametrize(("rule", "inner"), CASES)
+@pytest.mark.parametrize("which", BACKENDS)
+def test_fit_is_looping_over_steps_on_every_matrix(which, rule, inner):
+    the_same(which, rule, inner, [each for each in PRODUCT if each not in PAIRED])
+
+
+def the_same(which, rule, inner, options):
+    for name, (weight_decay, kind) in itertools.product(CASES[rule, inner], options):
         expected, totals = reference(rule, inner, name, weight_decay)
         method = {"loss": LOSSES[name], "rule": RULES[rule], "inner": INNERS[inner], "lr": 0.3}
-        options = {"weight_decay": weight_decay, "batch_size": BATCH, "steps": STEPS, "seed": 3}
-        for matrix in matrices:
-            with backend.use(which):
-                found = fit(matrix, LABELS.get(name, REAL), record_at=[], **method, **options)
-            agree(found, expected, totals, f"{name}, {weight_decay=}, {which}")
+        run = {"weight_decay": weight_decay, "batch_size": BATCH, "steps": STEPS, "seed": 3}
+        with backend.use(which):
+            found = fit(MATRICES[kind], LABELS.get(name, REAL), record_at=[], **method, **run)
+        agree(found, expected, totals, f"{name}, {weight_decay=}, {kind}, {which}")
 
 
 @pytest.mark.skipif("numba" not in BACKENDS, reason="numba is not installed")

@@ -24,7 +24,8 @@ def parts():
     model = torch.nn.Sequential(
         torch.nn.Linear(4, 6), torch.nn.Tanh(), torch.nn.Linear(6, 2)
     ).double()
-    return model, to.SSO(model.parameters(), lr=0.5), x
+    # a fixed number of steps: how many "auto" makes depends on how long the answer was waited for
+    return model, to.SSO(model.parameters(), lr=0.5, inner=to.LBFGS(max_steps=20)), x
 
 
 def answered(question: Path, out: Path, keep=None) -> None:

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from targetopt.linear.newton import Objective, metrics, minimise
+from targetopt.linear.newton import PenalisedLoss, metrics, minimise
 from targetopt.losses import CrossEntropy, Huber, Logistic, OnArrays, Poisson, Squared
 
 KINDS = ["squared", "logistic", "softmax", "huber", "poisson"]
@@ -35,7 +35,7 @@ def make_objective(kind, n, d, rng, *, alpha=1e-2, intercept=True, sparse=False)
         ridge[-1] = 0.0
     weights = rng.random(n) + 0.1
     X = sp.csr_array(X) if sparse else X
-    return Objective(X, loss, weights / weights.sum(), ridge, 0.0, intercept)
+    return PenalisedLoss(X, loss, weights / weights.sum(), ridge, 0.0, intercept)
 
 
 def value_and_gradient(F, theta):
@@ -61,7 +61,7 @@ def test_best_constant_is_near_the_best(kind):
     rng = np.random.default_rng(4)
     loss, outputs = make_loss(kind, 40, rng)
     weights = np.full(40, 1 / 40)
-    F = Objective(np.ones((40, 1)), loss, weights, np.zeros((1, *outputs)), 0.0, False)
+    F = PenalisedLoss(np.ones((40, 1)), loss, weights, np.zeros((1, *outputs)), 0.0, False)
     theta = np.broadcast_to(loss.best_constant(weights), (1, *outputs)).astype(float)
     _, gradient = value_and_gradient(F, theta)
     assert np.abs(gradient).max() < (0.1 if kind == "huber" else 1e-12)
@@ -147,7 +147,7 @@ def test_the_cheapest_metric_follows_the_shape():
         metrics.cheapest_metric(make_objective("logistic", 20, 90, rng)), metrics.Dual
     )
     text = sp.random_array((3000, 9000), density=1e-3, rng=rng, format="csr")
-    F = Objective(
+    F = PenalisedLoss(
         text,
         OnArrays(Logistic(torch.ones(3000))),
         np.full(3000, 1 / 3000),
@@ -193,7 +193,9 @@ def test_degenerate_data_never_break_the_descent(seed, n, d, kind, sparse, alpha
     weights[rng.integers(n)] = 1.0
     ridge = np.full((d + 1, *outputs), alpha)
     ridge[-1] = 0.0
-    F = Objective(sp.csr_array(X) if sparse else X, loss, weights / weights.sum(), ridge, 0.0, True)
+    F = PenalisedLoss(
+        sp.csr_array(X) if sparse else X, loss, weights / weights.sum(), ridge, 0.0, True
+    )
     start = np.zeros_like(ridge)
     found = minimise(F, start, tol=1e-9, max_iter=300)
     assert np.isfinite(found.theta).all()
@@ -217,7 +219,7 @@ def test_every_step_gets_the_intercept_right(monkeypatch, sparse):
     monkeypatch.setattr("targetopt.linear.newton.solver.cheapest_metric", metrics.Diagonal)
     F = make_objective("squared", 60, 9, np.random.default_rng(15), alpha=1e-3)
     F.X[:, 0] = 3.0  # a feature that can replace the intercept
-    F = Objective(sp.csr_array(F.X) if sparse else F.X, F.loss, F.weights, F.ridge, 0.0, True)
+    F = PenalisedLoss(sp.csr_array(F.X) if sparse else F.X, F.loss, F.weights, F.ridge, 0.0, True)
     for steps in (1, 2, 3, 7, 9):
         found = minimise(F, np.zeros(10), tol=1e-14, max_iter=steps)
         assert abs(value_and_gradient(F, found.theta)[1][-1]) < 1e-13
@@ -247,7 +249,7 @@ def test_a_center_pulls():
     rng = np.random.default_rng(13)
     base = make_objective("logistic", 30, 4, rng, intercept=False)
     center = rng.normal(size=4)
-    F = Objective(base.X, base.loss, base.weights, np.full(4, 1e6), center, False)
+    F = PenalisedLoss(base.X, base.loss, base.weights, np.full(4, 1e6), center, False)
     found = minimise(F, np.zeros(4), tol=1e-12, max_iter=50)
     np.testing.assert_allclose(found.theta, center, atol=1e-5)
 
@@ -283,7 +285,7 @@ def test_the_squared_loss_is_one_solve(shape, sparse, intercept, weighted):
     A = np.column_stack([X, np.ones(n)]) if intercept else X
     expected = np.linalg.solve(A.T @ (weights[:, None] * A) + np.diag(ridge), A.T @ (weights * y))
     loss = OnArrays(Squared(torch.from_numpy(y)))
-    objective = Objective(
+    objective = PenalisedLoss(
         sp.csr_array(X) if sparse else X, loss, weights, ridge, 0.0, intercept=intercept
     )
     found = minimise(objective, rng.normal(size=ridge.size), tol=1e-8, max_iter=100)

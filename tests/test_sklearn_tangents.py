@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sklearn.exceptions import ConvergenceWarning
 
 from targetopt.linear import backend
-from targetopt.linear.newton import Objective, metrics, minimise, solver, subspace, tangents
+from targetopt.linear.newton import PenalisedLoss, metrics, minimise, solver, subspace, tangents
 from targetopt.losses import CrossEntropy, Huber, Logistic, OnArrays
 from targetopt.sklearn import SSOClassifier
 
@@ -42,7 +42,7 @@ def problem(seed=0, n=400, d=300, *, strength=1.0, intercept=False, loss=None):
         ridge[-1] = 0.0
     X = text(n, d, rng)
     loss = OnArrays(loss or logistic(y))
-    return Objective(X, loss, weights / weights.sum(), ridge, 0.0, intercept)
+    return PenalisedLoss(X, loss, weights / weights.sum(), ridge, 0.0, intercept)
 
 
 @pytest.fixture
@@ -180,7 +180,7 @@ def test_slow_epochs_are_left_to_newton(for_small_data):
     n = 512
     y = np.where(np.arange(n) % 3 == 0, 1.0, -1.0)
     X = sp.csr_array(np.full((n, 1), 1.0))
-    F = Objective(X, OnArrays(logistic(y)), np.full(n, 1 / n), np.full(1, 1 / n), 0.0, False)
+    F = PenalisedLoss(X, OnArrays(logistic(y)), np.full(n, 1 / n), np.full(1, 1 / n), 0.0, False)
     start = tangents.approach(F, np.zeros(1), tol=1e-12, max_epochs=500)
     found = minimise(F, np.zeros(1), tol=1e-12, max_iter=500)
     assert value(F, start.theta) - start.bound > 1e-6  # not there yet
@@ -224,7 +224,7 @@ def test_only_problems_of_the_kind_begin_with_tangents(monkeypatch):
         {"weights": np.eye(400)[0]},  # one row of weight 1 is n times as strong
     ]
     for change in changes:
-        assert not begins(Objective(**{**vars(F), **change})), change
+        assert not begins(PenalisedLoss(**{**vars(F), **change})), change
     with backend.use("numpy"):
         assert not begins(F)
 

@@ -12,6 +12,10 @@ Content = bytes | Callable[[BinaryIO], object]
 """What a file is to hold: its bytes, or a function that writes them to an open file."""
 
 
+UNSYNCABLE = (errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EPERM)
+"""What systems answer that do not let directories be opened or synced."""
+
+
 def write_atomically(path: Path, content: Content) -> None:
     """Replace ``path``, whose directory is made if need be, by ``content``, all at once."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -52,6 +56,12 @@ def write_in_order(
     _sync_directory(files[-1][0].parent)
 
 
+def put_in_place(whole: Path, path: Path) -> None:
+    """Give a file of the same directory, which is on the disk as a whole, the name that it is read by."""
+    os.replace(whole, path)
+    _sync_directory(path.parent)
+
+
 def own_name(path: Path) -> Path:
     """A temporary name that no other writer uses."""
     return path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
@@ -72,11 +82,12 @@ def _remove(path: Path) -> None:
 
 def _sync_directory(directory: Path) -> None:
     """Make a rename durable, where the system lets directories be synced."""
-    descriptor = os.open(directory, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        descriptor = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
     except OSError as error:
-        if error.errno != errno.EINVAL:
+        if error.errno not in UNSYNCABLE:
             raise
-    finally:
-        os.close(descriptor)

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from targetopt.files import write_atomically
 from targetopt.oracle.columns import Columns, as_column, digest, pack, taken
 from targetopt.oracle.forms import Form, Gradients
 from targetopt.types import (
@@ -213,19 +214,29 @@ def _parquet() -> Any:
 
 def write_table(path: Path, table: Columns) -> None:
     """Columns as ``.parquet`` or ``.jsonl``: a whole new file or none."""
+    listed = {n: c.tolist() if isinstance(c, np.ndarray) else c for n, c in table.items()}
+    rows = zip(*listed.values(), strict=True)
+    write_rows(path, [dict(zip(listed, row, strict=True)) for row in rows])
+
+
+def check_new(path: Path) -> None:
+    """Refuse a name that tables cannot have or that is taken."""
     if path.suffix not in (".parquet", ".jsonl"):
         raise BadArgument(f"{path} must end in .parquet or .jsonl")
     if path.exists():
         raise BadArgument(f"{path} exists; nothing was written. Choose another name or remove it.")
-    listed = {n: c.tolist() if isinstance(c, np.ndarray) else c for n, c in table.items()}
-    fresh = path.with_name(path.name + ".part")
+
+
+def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Rows as ``.parquet`` or ``.jsonl``: a whole new file or none."""
+    check_new(path)
     if path.suffix == ".parquet":
         arrow = _parquet()
-        arrow.parquet.write_table(arrow.table(listed), fresh)
+        table = arrow.Table.from_pylist(rows)
+        write_atomically(path, lambda file: arrow.parquet.write_table(table, file))
     else:
-        rows = (dict(zip(listed, row, strict=True)) for row in zip(*listed.values(), strict=True))
-        fresh.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
-    os.replace(fresh, path)
+        lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        write_atomically(path, "".join(lines).encode())
 
 
 def read_table(path: Path) -> dict[str, list[Any]]:

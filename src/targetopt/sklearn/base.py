@@ -79,7 +79,7 @@ class LinearSSO(BaseEstimator):  # type: ignore[misc]
                 "zero, and all must be finite (sample_weight times class_weight)"
             )
         weights = weights / total
-        from targetopt.linear.newton import Objective, minimise
+        from targetopt.linear.newton import PenalisedLoss, minimise
         from targetopt.losses import OnArrays
 
         on_arrays = OnArrays(loss)
@@ -97,7 +97,7 @@ class LinearSSO(BaseEstimator):  # type: ignore[misc]
             pull = memory / total * start
             center = np.divide(pull, ridge, out=np.zeros_like(start), where=ridge > 0)
         found = minimise(
-            Objective(X, on_arrays, weights, ridge, center, intercept),
+            PenalisedLoss(X, on_arrays, weights, ridge, center, intercept),
             start,
             tol=float(self.tol),
             max_iter=int(self.max_iter),

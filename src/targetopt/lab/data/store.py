@@ -6,6 +6,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from targetopt.files import put_in_place
 from targetopt.lab.data.cache import read_parsed
 from targetopt.lab.data.catalogue import LIBSVM, Dataset
 from targetopt.lab.data.errors import (
@@ -104,7 +105,7 @@ def fetch(
             return read_verified(dataset, path)
         download(url, part, limit=dataset.text_limit, progress=progress or (lambda *_: None))
         verified = read_verified(dataset, part)
-        part.replace(path)
+        put_in_place(part, path)
     return Loaded(dataset, path, verified.data)
 
 

@@ -9,7 +9,7 @@ import scipy.sparse as sp
 import torch
 
 from targetopt.lab.problems.base import Array, is_sparse
-from targetopt.linear.newton import Objective
+from targetopt.linear.newton import PenalisedLoss
 from targetopt.losses import OnArrays
 
 if TYPE_CHECKING:
@@ -47,11 +47,11 @@ class LinearObjective:
         slope = self.design.T @ self.loss.gradient(targets).numpy()
         return np.asarray(slope / self.n + self.weight_decay * theta)
 
-    def newton_objective(self) -> Objective:
+    def newton_objective(self) -> PenalisedLoss:
         """h for the full-batch Newton solver; its values are counted from the losses' lower bounds."""
         weights = np.full(self.n, 1.0 / self.n)
         ridge = np.full_like(self.start(), self.weight_decay)
-        return Objective(self.design, OnArrays(self.loss), weights, ridge, 0.0, intercept=False)
+        return PenalisedLoss(self.design, OnArrays(self.loss), weights, ridge, 0.0, intercept=False)
 
     def proven_gap(self, theta: Array) -> float:
         """‖∇h‖²/(2λ), which h(θ) is not further above its minimum than; inf without weight decay."""

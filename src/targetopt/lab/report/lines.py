@@ -43,8 +43,8 @@ class ReportError(TargetoptError, ValueError):
 
 
 @dataclass(frozen=True)
-class Method:
-    """``panels`` are the figures it is drawn in."""
+class LegendEntry:
+    """A method as figures show it; ``panels`` are those it is drawn in."""
 
     label: str
     options: Mapping[str, Any]
@@ -94,7 +94,7 @@ class Results:
     runs: list[Run]
     pending: int
     superseded: int
-    methods: list[Method]
+    methods: list[LegendEntry]
     problems: list[str]
     batches: list[str]
     panels: list[Panel]
@@ -207,7 +207,7 @@ def group(directory: Path, runs: list[Run], *, pending: int = 0, superseded: int
         pending=pending,
         superseded=superseded,
         methods=[
-            Method(label, o, look, tuple(shown))
+            LegendEntry(label, o, look, tuple(shown))
             for label, o, look, shown in zip(methods, options, looks, panels, strict=True)
         ],
         problems=problems,

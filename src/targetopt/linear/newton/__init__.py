@@ -5,7 +5,7 @@
 which some fits begin.
 """
 
-from targetopt.linear.newton.objective import Objective
+from targetopt.linear.newton.objective import PenalisedLoss
 from targetopt.linear.newton.solver import Solution, minimise
 
-__all__ = ["Objective", "Solution", "minimise"]
+__all__ = ["PenalisedLoss", "Solution", "minimise"]

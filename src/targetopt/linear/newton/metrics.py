@@ -16,7 +16,7 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.linalg import lapack
 
-from targetopt.linear.newton.objective import Array, Objective, is_sparse
+from targetopt.linear.newton.objective import Array, PenalisedLoss, is_sparse
 
 PER_ENTRY = 1.0  # one stored entry of X in a product with a vector
 PER_TARGET = 15.0  # one target in the loss and the line search
@@ -39,7 +39,7 @@ class Metric(ABC):
 
     patience: int  # steps before a renewal is considered
 
-    def __init__(self, objective: Objective) -> None:
+    def __init__(self, objective: PenalisedLoss) -> None:
         self.objective = objective
         self._age: int | None = None
         self._renewals = 0
@@ -63,7 +63,7 @@ class Metric(ABC):
 
     @staticmethod
     @abstractmethod
-    def cost(objective: Objective) -> float:
+    def cost(objective: PenalisedLoss) -> float:
         """What :meth:`renew` costs."""
 
     @abstractmethod
@@ -96,7 +96,7 @@ class Metric(ABC):
         return self.diagonal(curvature)
 
 
-def cheapest_metric(objective: Objective) -> Metric:
+def cheapest_metric(objective: PenalisedLoss) -> Metric:
     """The first exact Hessian whose factor costs no more than some steps, else a diagonal."""
     if objective.ridge.ndim == 2 and _worth_factoring(Joint, objective, objective.ridge.size):
         return Joint(objective)
@@ -106,12 +106,12 @@ def cheapest_metric(objective: Objective) -> Metric:
     return Diagonal(objective)
 
 
-def _worth_factoring(kind: type[Metric], objective: Objective, order: int) -> bool:
+def _worth_factoring(kind: type[Metric], objective: PenalisedLoss, order: int) -> bool:
     worth = kind.cost(objective) <= WORTH_FACTORING * step_cost(objective)
     return order <= LARGEST_FACTOR and worth
 
 
-def step_cost(objective: Objective) -> float:
+def step_cost(objective: PenalisedLoss) -> float:
     """What one step of the solver costs: a product with X, one with Xᵀ, and the line search."""
     entries = 2 * PER_ENTRY * _entries(objective.X) + PER_TARGET * objective.weights.size
     return PER_STEP + _outputs(objective) * entries
@@ -128,7 +128,7 @@ class Diagonal(Metric):
     patience = 8
 
     @staticmethod
-    def cost(objective: Objective) -> float:
+    def cost(objective: PenalisedLoss) -> float:
         return PER_ENTRY * _entries(objective.X) * _outputs(objective)
 
     def renew(self, curvature: Array) -> None:
@@ -150,7 +150,7 @@ class Primal(Metric):
     patience = 2
 
     @staticmethod
-    def cost(objective: Objective) -> float:
+    def cost(objective: PenalisedLoss) -> float:
         n, d = objective.weights.size, int(objective.ridge.shape[0])
         n = min(n, _sample_size(objective, d))
         return _outputs(objective) * (PER_FLOP * (n * d**2 + d**3) + PER_DENSE * n * d)
@@ -193,7 +193,7 @@ class Joint(Metric):
     patience = 2
 
     @staticmethod
-    def cost(objective: Objective) -> float:
+    def cost(objective: PenalisedLoss) -> float:
         n, d = objective.weights.size, objective.ridge.size
         n = min(n, _sample_size(objective, d))
         return PER_FLOP * (n * d**2 + d**3) + PER_DENSE * n * d
@@ -249,14 +249,14 @@ class Dual(Metric):
 
     patience = 1
 
-    def __init__(self, objective: Objective) -> None:
+    def __init__(self, objective: PenalisedLoss) -> None:
         super().__init__(objective)
         ridge = objective.ridge if objective.ridge.ndim == 1 else objective.ridge[:, 0]
         self._scale = 1.0 / (ridge[:-1] if objective.intercept else ridge)
         self._kernel = _outer_gram(objective.X, self._scale)
 
     @staticmethod
-    def possible(objective: Objective) -> bool:
+    def possible(objective: PenalisedLoss) -> bool:
         """Fewer rows than columns, every feature penalised and the same in each output."""
         ridge = objective.ridge[:-1] if objective.intercept else objective.ridge
         return bool(
@@ -266,7 +266,7 @@ class Dual(Metric):
         )
 
     @staticmethod
-    def cost(objective: Objective) -> float:
+    def cost(objective: PenalisedLoss) -> float:
         n, d = objective.weights.size, int(objective.ridge.shape[0])
         return PER_FLOP * (n * n * d + _outputs(objective) * n**3)
 
@@ -317,7 +317,7 @@ def _inverse(diagonal: Array) -> Array:
     return np.divide(1.0, diagonal, out=np.zeros_like(diagonal), where=diagonal > SMALLEST)
 
 
-def _sample_size(objective: Objective, columns: int, renewals: int = 0) -> int:
+def _sample_size(objective: PenalisedLoss, columns: int, renewals: int = 0) -> int:
     """All rows if they cost no more than a step, or the steps that a sample would take; else a good sample.
 
     Its eigenvalues are then off by a third or so. Samples become twice as large each time after
@@ -347,7 +347,7 @@ def _sample(weights: Array, importance: Array, size: int) -> tuple[Any, Array]:
     return chosen, weights[chosen] * (total / size) / importance[chosen]
 
 
-def _hessian(objective: Objective, weights: Array, renewals: int) -> Array:
+def _hessian(objective: PenalisedLoss, weights: Array, renewals: int) -> Array:
     """Xᵀ diag(weights) X, with the intercept; of a sample of the rows."""
     d = objective.ridge.shape[0]
     chosen, weights = _sample(weights, weights, _sample_size(objective, d, renewals))
@@ -408,7 +408,7 @@ def _like(gradient: Array, columns: list[Array]) -> Array:
     return np.stack(columns, axis=1) if gradient.ndim == 2 else columns[0]
 
 
-def _outputs(objective: Objective) -> int:
+def _outputs(objective: PenalisedLoss) -> int:
     return int(objective.ridge.size // objective.ridge.shape[0])
 
 

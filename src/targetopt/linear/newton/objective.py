@@ -16,7 +16,7 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Objective:
+class PenalisedLoss:
     """F(θ) = Σ_i ω_i ℓ_i(z_i) + ½ Σ_j λ_j (θ_j − c_j)² with z = Xθ (+ intercept) and Σ_i ω_i = 1.
 
     Args:

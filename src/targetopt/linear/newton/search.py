@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from targetopt.linear.newton.objective import Objective, Point
+from targetopt.linear.newton.objective import PenalisedLoss, Point
 from targetopt.linear.newton.subspace import Step
 
 SLOPE_RATIO = 0.3  # a line search ends when the slope has shrunk to this part
@@ -14,7 +14,7 @@ SHRINK = 0.1  # while no trial was short enough: where a loss is flat, surrogate
 NOISE = 64 * float(np.finfo(np.float64).eps)  # values of F nearer than this may be the same
 
 
-def line_search(objective: Objective, point: Point, step: Step) -> Point | None:
+def line_search(objective: PenalisedLoss, point: Point, step: Step) -> Point | None:
     """The first trial with a small slope, by Newton's method on the slope kept inside a bracket.
 
     Near the minimum the values of F differ by their rounding errors only; a trial there is judged by

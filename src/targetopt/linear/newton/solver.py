@@ -34,7 +34,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from targetopt.linear.newton.metrics import Diagonal, Metric, cheapest_metric
-from targetopt.linear.newton.objective import Array, Objective, Point
+from targetopt.linear.newton.objective import Array, PenalisedLoss, Point
 from targetopt.linear.newton.search import line_search
 from targetopt.linear.newton.subspace import Subspace
 from targetopt.linear.newton.tangents import approach
@@ -63,14 +63,14 @@ class Solution:
     converged: bool
 
 
-def minimise(objective: Objective, theta: Array, *, tol: float, max_iter: int) -> Solution:
+def minimise(objective: PenalisedLoss, theta: Array, *, tol: float, max_iter: int) -> Solution:
     """Minimise F from ``theta`` until F − min F ≤ max(tol·F, ε·F₀); see above.
 
     Example:
         >>> import torch
         >>> from targetopt.losses import OnArrays, Squared
         >>> X, loss = np.array([[1.0], [2.0]]), OnArrays(Squared(torch.tensor([2.0, 4.0])))
-        >>> F = Objective(X, loss, np.full(2, 0.5), np.zeros(1), 0.0, intercept=False)
+        >>> F = PenalisedLoss(X, loss, np.full(2, 0.5), np.zeros(1), 0.0, intercept=False)
         >>> minimise(F, np.zeros(1), tol=1e-12, max_iter=10).theta
         array([2.])
     """
@@ -124,7 +124,7 @@ def minimise(objective: Objective, theta: Array, *, tol: float, max_iter: int) -
 
 
 def _solve_once(
-    objective: Objective, point: Point, metric: Metric, tol: float, most: int
+    objective: PenalisedLoss, point: Point, metric: Metric, tol: float, most: int
 ) -> tuple[Point, float, int]:
     """A Newton step, which ends at the minimum of a quadratic, and others that remove its rounding errors.
 
@@ -147,7 +147,7 @@ def _solve_once(
     return point, 0.5 * MARGIN * square, steps
 
 
-def _proven_gap(objective: Objective, gradient: Array) -> float:
+def _proven_gap(objective: PenalisedLoss, gradient: Array) -> float:
     """½ ∇F·Λ⁻¹∇F, which F − min F does not exceed; inf where something is not penalised."""
     if objective.intercept or not (objective.ridge > 0).all():
         return np.inf
@@ -187,7 +187,7 @@ def _still_to_come(decreases: list[float]) -> float:
 
 
 def _polish(
-    objective: Objective, point: Point, metric: Metric, tol: float, most: int
+    objective: PenalisedLoss, point: Point, metric: Metric, tol: float, most: int
 ) -> tuple[Point, float, int]:
     """Newton steps judged by ∇F·M⁻¹∇F; the last point, the gap there, and the steps made.
 

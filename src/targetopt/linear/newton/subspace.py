@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from targetopt.linear.newton.objective import Array, Objective, Point
+from targetopt.linear.newton.objective import Array, PenalisedLoss, Point
 
 MEMORY = 5  # earlier steps kept; more saves few iterations and costs O(MEMORY·(n + d)) each
 LONGEST = 1e3  # a step moves no target further than this, relative to the largest target
@@ -32,7 +32,7 @@ class Subspace:
     a metric that is diagonal knows nothing of how features and intercept can replace each other.
     """
 
-    def __init__(self, objective: Objective, point: Point) -> None:
+    def __init__(self, objective: PenalisedLoss, point: Point) -> None:
         self.objective = objective
         self.kept = int(objective.intercept and point.theta.ndim == 1)
         slots = self.kept + MEMORY + 1

@@ -29,7 +29,7 @@ import torch
 from numpy.typing import NDArray
 
 from targetopt.linear import backend
-from targetopt.linear.newton.objective import Array, Objective, is_sparse
+from targetopt.linear.newton.objective import Array, PenalisedLoss, is_sparse
 from targetopt.losses import Logistic
 
 MOST_DAMPING = 1.0  # mean of L ω_i‖x_i‖²/λ up to which a visit renews half of a slope, or more
@@ -46,7 +46,9 @@ class Start(NamedTuple):
     epochs: int
 
 
-def approach(objective: Objective, theta: Array, *, tol: float, max_epochs: int) -> Start | None:
+def approach(
+    objective: PenalisedLoss, theta: Array, *, tol: float, max_epochs: int
+) -> Start | None:
     """Renew tangents until θ is within about ``tol``·F of the minimum, or epochs become slow.
 
     ``None`` if the problem is not of the kind this is for.
@@ -79,7 +81,7 @@ def approach(objective: Objective, theta: Array, *, tol: float, max_epochs: int)
     return Start(theta, bound, epochs)
 
 
-def _suits(objective: Objective, theta: Array, smoothness: float) -> bool:
+def _suits(objective: PenalisedLoss, theta: Array, smoothness: float) -> bool:
     """A cold start on large sparse data, one strong penalty on everything, and numba to run it."""
     X, ridge = objective.X, objective.ridge
     if not is_sparse(X) or X.nnz < LEAST_ENTRIES or X.indices.dtype != np.int32:

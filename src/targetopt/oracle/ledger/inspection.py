@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from targetopt.oracle.answers import check_new, write_rows
 from targetopt.oracle.budget import Cost
 from targetopt.oracle.columns import Columns, digest, unpack
 from targetopt.oracle.ledger.book import Request
 from targetopt.oracle.ledger.ledger import Ledger
 from targetopt.oracle.ledger.log import Line, linked
 from targetopt.oracle.question import from_ranges
-from targetopt.types import BadArgument, MissingCapability
 
 
 @dataclass(frozen=True)
@@ -154,27 +154,11 @@ def export(
 ) -> int:
     """Write the answers, one row each, as JSON lines (``.jsonl``) or ``.parquet``; how many there are."""
     target = Path(out)
-    if target.suffix not in (".jsonl", ".parquet"):
-        raise BadArgument(f"export: out={str(out)!r} must end in .jsonl or .parquet")
-    if target.exists():
-        raise BadArgument(f"export: {target} exists; nothing was written. Choose another name.")
+    check_new(target)
     if salvage:
         rows = list(answers(salvaged(path)))
     else:
         with Ledger(path, write=False) as ledger:
             rows = list(answers(ledger.records()))
-    fresh = target.with_name(target.name + ".part")
-    if target.suffix == ".jsonl":
-        fresh.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
-    else:
-        try:
-            import pyarrow
-            import pyarrow.parquet
-        except ImportError as error:
-            raise MissingCapability(
-                "export to .parquet needs pyarrow, which is not installed: pip install pyarrow. Or export to "
-                ".jsonl."
-            ) from error
-        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), fresh)
-    os.replace(fresh, target)
+    write_rows(target, rows)
     return len(rows)

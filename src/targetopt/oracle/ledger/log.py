@@ -28,6 +28,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from targetopt.files import put_in_place
 from targetopt.oracle.columns import digest
 from targetopt.oracle.errors import DamagedLedger, LedgerError, WrongLedger
 
@@ -375,10 +376,4 @@ def _created(path: Path) -> None:
         )
     finally:
         connection.close()
-    os.replace(fresh, path)
-    with suppress(OSError):  # directories cannot be synced everywhere
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+    put_in_place(fresh, path)

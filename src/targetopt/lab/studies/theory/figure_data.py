@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from targetopt.lab.studies.theory.appendix import Outcome, check_all
+from targetopt.lab.studies.theory.appendix import Checked, check_all
 from targetopt.lab.studies.theory.appendix.deterministic import random_problem
 from targetopt.lab.studies.theory.survey import (
     Comparison,
@@ -41,7 +41,7 @@ class BoundsData:
     full: ProjectionCurve
     forgetting: Array
     interpolation: dict[str, Array]
-    outcomes: list[Outcome]
+    outcomes: list[Checked]
 
 
 @dataclass(frozen=True)

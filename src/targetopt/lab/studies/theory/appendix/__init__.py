@@ -4,8 +4,8 @@ from targetopt.lab.studies.theory.appendix import deterministic, projection, sca
 from targetopt.lab.studies.theory.appendix.registry import (
     INEQUALITIES,
     Case,
+    Checked,
     Inequality,
-    Outcome,
     check,
     check_all,
 )
@@ -13,8 +13,8 @@ from targetopt.lab.studies.theory.appendix.registry import (
 __all__ = [
     "INEQUALITIES",
     "Case",
+    "Checked",
     "Inequality",
-    "Outcome",
     "check",
     "check_all",
     "deterministic",

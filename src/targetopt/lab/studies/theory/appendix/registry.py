@@ -87,7 +87,7 @@ def inequality(
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Checked:
     """What `check` found.
 
     Attributes:
@@ -106,7 +106,7 @@ class Outcome:
     tightest: float
 
 
-def check(name: str, *, seed: int = 0, instances: int | None = None) -> Outcome:
+def check(name: str, *, seed: int = 0, instances: int | None = None) -> Checked:
     """Try one statement on random instances.
 
     Example:
@@ -123,7 +123,7 @@ def check(name: str, *, seed: int = 0, instances: int | None = None) -> Outcome:
     as_corrected = [statement.sampler(rng, False) for _ in range(count)]
     equal = statement.relation == "="
     ratios = [case.left / case.corrected for case in as_corrected if case.corrected > 0]
-    return Outcome(
+    return Checked(
         name=name,
         instances=count,
         printed_failures=sum(_fails(c.left, c.printed, equal) for c in as_printed),
@@ -133,7 +133,7 @@ def check(name: str, *, seed: int = 0, instances: int | None = None) -> Outcome:
     )
 
 
-def check_all(seed: int = 0, most: int | None = None) -> list[Outcome]:
+def check_all(seed: int = 0, most: int | None = None) -> list[Checked]:
     """Try every statement, on at most ``most`` instances each."""
     return [
         check(name, seed=seed, instances=None if most is None else min(most, one.instances))
