@@ -6,24 +6,25 @@ LAB := $(VENV)/.installed-lab
 DEV := $(VENV)/.installed
 DOCS := $(VENV)/.installed-docs
 
-.PHONY: help setup demo test test-slow lint bench docs package clean
+.PHONY: help setup demo test test-slow lint bench docs notebooks package clean
 
 help:
 	@echo "make demo       compare SSO and its rivals on embedded data; writes a report"
 	@echo "make test       run the tests and doctests (PYTEST_ARGS=... adds options)"
 	@echo "make test-slow  run the long tests, which make test leaves out"
 	@echo "make docs       build the site into docs/_build/html, warnings as errors"
+	@echo "make notebooks  write the five notebooks anew from the gallery, executed"
 	@echo "make setup      create .venv and install everything for development (seconds when nothing changed)"
 	@echo "make lint       ruff and mypy"
 	@echo "make package    build wheel and sdist, and use the core from them in an environment of its own"
 	@echo "make bench      the performance claims, measured (a few minutes; results in benchmarks/results)"
 
-# $(call install,EXTRA,STAMP,WHAT): into .venv, with a word before and a word after
+# $(call install,EXTRA,STAMP,WHAT,OPTIONS): into .venv, with a word before and a word after
 define install
 	@test -x $(BIN)/python || { echo "Creating $(VENV) …"; $(PYTHON) -m venv $(VENV); }
 	@echo "Installing $(3) into $(VENV); the first time this takes minutes, most of them for PyTorch …"
 	@began=$$(date +%s); \
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[$(1)]' \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(4) --constraint constraints.txt --editable '.[$(1)]' \
 	&& touch $(2) \
 	&& echo "Installed in $$(( $$(date +%s) - began )) s: $$(du -sm $(VENV) | cut -f1) MB."
 endef
@@ -34,11 +35,12 @@ setup: $(DEV)
 $(LAB): pyproject.toml constraints.txt
 	$(if $(wildcard $(DEV)),@touch $@,$(call install,lab,$@,what the demo needs))
 
+# 340 MB of Python are installed for development, of which a few modules are ever imported: these are compiled then.
 $(DEV): pyproject.toml constraints.txt
-	$(call install,dev,$@,everything for development)
+	$(call install,dev,$@,everything for development,--no-compile)
 
 $(DOCS): pyproject.toml constraints.txt
-	$(call install,docs,$@,what builds the site)
+	$(call install,docs,$@,what builds the site,--no-compile)
 
 demo: $(LAB)
 	@$(BIN)/targetopt demo
@@ -58,6 +60,9 @@ lint: $(DEV)
 
 docs: $(DOCS)
 	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
+
+notebooks: $(DOCS)
+	$(BIN)/python examples/notebooks.py
 
 package: $(DEV)
 	$(BIN)/python .ci/package.py

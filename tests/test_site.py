@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -29,6 +30,18 @@ def test_every_listed_page_is_there() -> None:
     assert [
         name for name in named if name not in made and not (ROOT / "docs" / f"{name}.md").is_file()
     ] == []
+
+
+PAGES = [page for page in sorted((ROOT / "docs").glob("*.md")) if page.stem != "changelog"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_page_says_at_its_top_what_you_will_be_able_to_do(page: Path) -> None:
+    text = page.read_text("utf-8")
+    if text.startswith("```{include}"):
+        text = (ROOT / text.split()[1].removeprefix("../")).read_text("utf-8")
+    opening = " ".join(text.split("\n## ")[0].split()[:110])
+    assert re.search(r"you will (be able to|know)", opening), opening
 
 
 @pytest.mark.slow

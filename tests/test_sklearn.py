@@ -91,11 +91,11 @@ def test_weighted_rows_are_repeated_rows(X, y, sparse):
     np.testing.assert_allclose(weighted.intercept_, repeated.intercept_, rtol=1e-5, atol=1e-6)
 
 
-def test_the_scale_of_the_weights_is_irrelevant():
+def test_the_scale_of_the_weights_is_irrelevant_for_a_penalty_that_is_given():
     X, y = CANCER
     weights = np.random.default_rng(1).random(len(y))
-    one = SSOClassifier(tol=1e-12).fit(X, y, sample_weight=weights)
-    many = SSOClassifier(tol=1e-12).fit(X, y, sample_weight=1e6 * weights)
+    one = SSOClassifier(1e-4, tol=1e-12).fit(X, y, sample_weight=weights)
+    many = SSOClassifier(1e-4, tol=1e-12).fit(X, y, sample_weight=1e6 * weights)
     np.testing.assert_allclose(one.coef_, many.coef_, rtol=1e-6, atol=1e-9)
 
 

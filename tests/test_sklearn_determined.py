@@ -101,6 +101,8 @@ def problem(seed):
         "tol": float(rng.choice([1e-3, 1e-5, 1e-8, 1e-10])),
         "max_iter": 3000,
     }
+    if kind == "huber":
+        options["delta"] = 1.0
     return kind, X, sparse, y, weights, options
 
 

@@ -31,7 +31,7 @@ LARGEST = 1e100
 class LinearSSO(BaseEstimator):  # type: ignore[misc]
     """What the two estimators share: checks, the solve, and the memory ``partial_fit`` needs."""
 
-    alpha: float
+    alpha: float | str
     fit_intercept: bool
     tol: float
     max_iter: int
@@ -46,7 +46,10 @@ class LinearSSO(BaseEstimator):  # type: ignore[misc]
         return tags
 
     def _check_parameters(self) -> None:
-        check_number("alpha", self.alpha, "0 means no penalty")
+        if self.alpha != "auto":
+            check_number(
+                "alpha", self.alpha, "0 means no penalty, 'auto' one over the number of rows"
+            )
         check_number("tol", self.tol, "it is a relative accuracy, for example 1e-8")
         if not isinstance(self.max_iter, Integral) or self.max_iter < 1:
             raise BadArgument(f"max_iter={self.max_iter!r} must be a whole number, at least 1")
@@ -71,7 +74,6 @@ class LinearSSO(BaseEstimator):  # type: ignore[misc]
 
         Returns θ, the intercept last. Λ is a sum over rows and F a mean, hence the division.
         """
-        check_scale(X, float(self.alpha))
         total = float(weights.sum())
         if not 0 < total < np.inf:
             raise BadArgument(
@@ -79,12 +81,14 @@ class LinearSSO(BaseEstimator):  # type: ignore[misc]
                 "zero, and all must be finite (sample_weight times class_weight)"
             )
         weights = weights / total
+        alpha = self._penalty(total, first=memory is None)
+        check_scale(X, alpha if memory is None else 1.0)
         from targetopt.linear.newton import PenalisedLoss, minimise
         from targetopt.losses import OnArrays
 
         on_arrays = OnArrays(loss)
         intercept = bool(self.fit_intercept)
-        ridge = np.full((X.shape[1] + intercept, *outputs), float(self.alpha))
+        ridge = np.full((X.shape[1] + intercept, *outputs), alpha)
         if intercept:
             ridge[-1] = 0.0
         if start is None:
@@ -109,6 +113,12 @@ class LinearSSO(BaseEstimator):  # type: ignore[misc]
         if outputs and memory is None:  # softmax ignores what all classes share; so does the answer
             return np.asarray(found.theta - found.theta.mean(axis=1, keepdims=True))
         return found.theta
+
+    def _penalty(self, total: float, *, first: bool) -> float:
+        """alpha as a number: "auto" is a penalty of ½‖w‖² beside the sum over rows, paid once."""
+        if self.alpha == "auto":
+            return 1.0 / total if first else 0.0
+        return float(self.alpha)
 
     def _warn(self, steps: int, gap: float) -> None:
         why = (

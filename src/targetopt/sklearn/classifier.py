@@ -24,7 +24,9 @@ class SSOClassifier(ClassifierMixin, LinearSSO):  # type: ignore[misc]
     :mod:`targetopt.linear.newton`). There is no learning rate.
 
     Args:
-        alpha: Penalty on the coefficients. ``LogisticRegression(C=C)`` is ``alpha=1/(C*n)``.
+        alpha: Penalty on the coefficients. ``"auto"`` is 1/n on n rows (1/Σ_i s_i), which is the default of
+            ``LogisticRegression``; ``LogisticRegression(C=C)`` is ``alpha=1/(C*n)``. With ``partial_fit`` the
+            penalty ``"auto"`` is paid once, by the first rows.
         fit_intercept: Whether z has an intercept; it is not penalised.
         class_weight: ``None``, ``"balanced"`` or ``{class: weight}``; multiplies sample weights.
         tol: Stop when the objective is estimated to be within ``tol`` of its minimum, relatively.
@@ -53,7 +55,7 @@ class SSOClassifier(ClassifierMixin, LinearSSO):  # type: ignore[misc]
 
     def __init__(
         self,
-        alpha: float = 1e-4,
+        alpha: float | str = "auto",
         *,
         fit_intercept: bool = True,
         class_weight: dict[Any, float] | str | None = None,
