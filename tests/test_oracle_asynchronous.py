@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import random
 import threading
 
 import pytest
@@ -10,6 +12,7 @@ import torch
 from torch import nn
 
 import targetopt as to
+from interruptions import by_line
 from targetopt.oracle.errors import OracleUnavailable
 
 N, BATCH = 48, 12
@@ -201,6 +204,89 @@ def test_a_resumed_run_is_the_same_run(tmp_path):
     second.finish()
     assert second.order == order
     assert same(whole, weights(model))
+
+
+@pytest.mark.parametrize("anchor", ["present", "asked"])
+def test_an_interrupt_loses_no_question_and_uses_none_twice(anchor):
+    """At lines of `step` and of `finish`: whatever had been done, going on ends where the whole run ends."""
+    asked = []
+
+    class Counted:
+        def __init__(self, number):
+            self.number = number
+
+        def query(self, z):
+            asked.append(self.number)
+            return logistic(self.number).query(z)
+
+    def begun():
+        model, opt = parts(inner=to.GradientDescent(step_size=0.1, max_steps=1))
+        run = to.Asynchronous(opt, in_flight=2, replay=[0, 1, 2], anchor=anchor)
+        run.step(forward_of(model, 0), Counted(0), index=rows(0))
+        run.step(forward_of(model, 1), Counted(1), index=rows(1))
+        return model, run
+
+    model, run = begun()
+    before = run.opt.totals.oracle_calls
+    _, lines = by_line(lambda: run.finish(), -1)
+    whole = weights(model)
+    assert run.opt.totals.oracle_calls == before + 1
+    draws = random.Random(anchor)
+    for moment in sorted(draws.sample(range(1, lines), 40)) + list(range(lines - 25, lines + 1)):
+        del asked[:]
+        model, run = begun()
+        with pytest.raises(KeyboardInterrupt):
+            by_line(lambda run=run: run.finish(), moment)
+        told = run.finish()
+        assert same(whole, weights(model)), moment
+        assert run.order == [0, 1]
+        assert sorted(asked) == [0, 1]
+        assert [late.number for late in told] in ([1], [])
+        assert type(run.opt.rule) is type(parts()[1].rule)
+
+    def third(run, model):
+        run.step(forward_of(model, 2), Counted(2), index=rows(2))
+
+    model, run = begun()
+    _, lines = by_line(lambda: third(run, model), -1)
+    for moment in sorted(draws.sample(range(1, lines), 40)) + list(range(lines - 15, lines + 1)):
+        del asked[:]
+        model, run = begun()
+        with contextlib.suppress(KeyboardInterrupt):
+            by_line(lambda run=run, model=model: third(run, model), moment)
+        run.finish()
+        assert len(set(asked)) == len(asked), moment
+        assert sorted(asked) == sorted(run.order)
+        assert run.opt.totals.oracle_calls == len(asked)
+        assert run.pending == []
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda s: [], "it must have opt"),
+        (lambda s: {k: v for k, v in s.items() if k != "order"}, "it must have opt"),
+        (lambda s: {**s, "asked": "3"}, "must be whole numbers"),
+        (lambda s: {**s, "order": [0, 0]}, "do not add up"),
+        (lambda s: {**s, "pending": [{}]}, "must have number, step"),
+        (lambda s: {**s, "pending": [{**s["pending"][0], "targets": 3}]}, "must be tensors"),
+        (lambda s: {**s, "pending": [{**s["pending"][0], "rng": [["cpu"]]}]}, "must be pairs"),
+        (lambda s: {**s, "failed": 7}, "do not add up"),
+    ],
+)
+def test_a_damaged_state_is_refused_and_changes_nothing(change, said):
+    model, opt = parts()
+    run = to.Asynchronous(opt, in_flight=2)
+    for number in range(3):
+        run.step(forward_of(model, number), logistic(number), index=rows(number))
+    state = run.state_dict()
+    run.finish()
+    fresh, opt = parts()
+    other = to.Asynchronous(opt, in_flight=2)
+    with pytest.raises(to.BadArgument, match=said):
+        other.load_state_dict(change(state), lambda n: (forward_of(fresh, n), logistic(n)))
+    assert other.pending == other.order == []
+    assert opt.totals.oracle_calls == 0
 
 
 def test_dropout_is_drawn_when_it_is_asked():

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import queue
-import threading
+from _thread import start_new_thread
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from types import TracebackType
 from typing import Any, Literal, Self
 
 import torch
@@ -14,42 +16,16 @@ from torch import Tensor
 
 from targetopt.optim import SSO
 from targetopt.oracle.answer import as_oracle
-from targetopt.oracle.base import Oracle
+from targetopt.oracle.late import Books, Late, Pending, fault
 from targetopt.types import (
     BadArgument,
     Forward,
     MissingCapability,
     Query,
     State,
-    StepReport,
     TargetPoint,
     checked_whole,
 )
-
-
-@dataclass(frozen=True)
-class Late:
-    """What became of one question.
-
-    Attributes:
-        number: of the question, in the order of asking, from 0.
-        staleness: steps that were taken between asking and answer.
-        report: of the step that the answer was used for; None if it was dropped as too stale.
-    """
-
-    number: int
-    staleness: int
-    report: StepReport | None
-
-
-@dataclass
-class _Pending:
-    number: int
-    query: Query
-    forward: Forward
-    index: Tensor | None
-    point: TargetPoint | None = None
-    error: BaseException | None = None
 
 
 class Asynchronous:
@@ -118,19 +94,30 @@ class Asynchronous:
             raise BadArgument(f"Asynchronous: anchor={anchor!r} must be 'present' or 'asked'")
         self.max_staleness = max_staleness
         self.anchor = anchor
-        self.order: list[int] = []
-        self.dropped = 0
-        self.failed = 0
         self._replay = None if replay is None else [int(number) for number in replay]
-        self._asked = 0
-        self._pending: dict[int, _Pending] = {}
-        self._arrived: queue.SimpleQueue[int] = queue.SimpleQueue()
-        self._ready: list[int] = []
+        self._books = Books()
+        self._arrivals = itertools.count()
+        self._arrived: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     @property
     def pending(self) -> list[int]:
         """The numbers of the questions that are out."""
-        return list(self._pending)
+        return list(self._books.pending)
+
+    @property
+    def order(self) -> list[int]:
+        """The numbers of the questions in the order in which their answers were used."""
+        return list(self._books.order)
+
+    @property
+    def dropped(self) -> int:
+        """How many answers were too stale."""
+        return self._books.dropped
+
+    @property
+    def failed(self) -> int:
+        """How many questions the oracle did not answer."""
+        return self._books.failed
 
     # -- asking -------------------------------------------------------------------------------------
 
@@ -138,7 +125,8 @@ class Asynchronous:
         """Ask about a batch; when enough questions are out, use the next answer.
 
         After an error of the oracle its question is given up, nothing else has changed, and the others are
-        still out: go on, or ask again.
+        still out: go on, or ask again. After an interrupt every question is still out or used, once; what
+        became of those that were used is told by the next call.
         """
         answerer = as_oracle(oracle)
         query = self.opt.ask(forward, index=index)
@@ -148,79 +136,104 @@ class Asynchronous:
                 "Asynchronous: this forward moves buffers, as BatchNorm does in training mode, and would move "
                 "them twice for each answer. Put these modules into eval mode, or use LayerNorm."
             )
-        self._send(_Pending(self._asked, query, forward, index), answerer)
-        self._asked += 1
+        pending = Pending(self._books.asked, query, forward, index, answerer)
+        self._books = self._books.asking(pending)
         return self._use(self.in_flight - 1)
 
     def finish(self) -> list[Late]:
         """Wait for all answers and use them."""
         return self._use(0)
 
-    def _send(self, pending: _Pending, oracle: Oracle) -> None:
-        self._pending[pending.number] = pending
+    def _send(self) -> None:
+        """Send every question that is not on its way; one that was sent is not sent again."""
+        for pending in self._books.pending.values():
+            if not pending.claim.locked():
+                start_new_thread(
+                    self._ask, (pending,)
+                )  # one call into C, where `Thread.start` is many lines
 
-        def ask() -> None:
-            try:
-                pending.point = oracle.query(pending.query.targets.clone())
-            except BaseException as error:
-                pending.error = error
-            self._arrived.put(pending.number)
-
-        threading.Thread(target=ask, name=f"question {pending.number}", daemon=True).start()
+    def _ask(self, pending: Pending) -> None:
+        if not pending.claim.acquire(blocking=False):
+            return  # an interrupt hid from the caller that another thread had been started
+        try:
+            pending.point = pending.oracle.query(pending.query.targets.clone())
+        except BaseException as error:
+            pending.error = error
+        pending.arrival = next(self._arrivals)
+        self._arrived.put(None)
 
     # -- using --------------------------------------------------------------------------------------
 
     def _use(self, at_most: int) -> list[Late]:
-        results = []
-        while len(self._pending) > at_most:
-            pending = self._pending[self._next()]
+        self._send()
+        while len(self._books.pending) > at_most:
+            pending = self._next()
             if pending.error is not None:
-                self._forget(pending)
-                self.failed += 1
+                self._books = self._books.without(pending, failed=self._books.failed + 1)
                 raise pending.error
-            results.append(self._used(pending))
-            self._forget(pending)  # after the step: an interrupt in it loses no answer
-            self.order.append(pending.number)
-            self.dropped += results[-1].report is None
-        return results
+            late, used = self._used(pending)
+            books = self._books
+            self._books = books.without(
+                pending,
+                order=(*books.order, pending.number),
+                dropped=books.dropped + (not used),
+                told=(*books.told, late),
+            )
+        told = self._books.told
+        self._books = replace(self._books, told=())
+        return list(told)
 
-    def _next(self) -> int:
+    def _next(self) -> Pending:
         """The question whose answer comes next, or is next in the order to be repeated."""
-        done = len(self.order)
-        wanted = None
+        books = self._books
+        done = len(books.order)
+        candidates = list(books.pending.values())
         if self._replay is not None and done < len(self._replay):
             wanted = self._replay[done]
-            if wanted not in self._pending:
+            if wanted not in books.pending:
                 raise BadArgument(
                     f"Asynchronous: replay= wants question {wanted} as number {done + 1}, and only "
                     f"{self.pending} are out: it is the order of another run"
                 )
-        while (wanted not in self._ready) if wanted is not None else not self._ready:
-            self._ready.append(self._arrived.get())
-        return self._ready[0] if wanted is None else wanted
+            candidates = [books.pending[wanted]]
+        while True:
+            ready = [each for each in candidates if each.arrival is not None]
+            if ready:
+                return min(ready, key=lambda each: each.arrival or 0)
+            self._arrived.get()  # only to wait: what has arrived is noted with the question
 
-    def _forget(self, pending: _Pending) -> None:
-        self._ready.remove(pending.number)
-        del self._pending[pending.number]
+    def _used(self, pending: Pending) -> tuple[Late, bool]:
+        """What became of an answer, and whether a step was done with it.
 
-    def _used(self, pending: _Pending) -> Late:
-        query, point = pending.query, pending.point
+        ``pending.before`` is the number of steps there were before this one: if there are more by now, an
+        interrupt struck after the step was done and before it was noted, and it is not done again.
+        """
+        query, point, steps = pending.query, pending.point, self.opt._progress.steps
         assert point is not None
-        staleness = int(self.opt.state_dict()["sso"]["steps"]) - query.step
+        if pending.before is not None and steps > pending.before:
+            return Late(pending.number, pending.before - query.step, pending.report), True
+        staleness = steps - query.step
         if self.max_staleness is not None and staleness > self.max_staleness:
-            return Late(pending.number, staleness, None)
-        with self._anchored_at(query.targets):
-            report = self.opt.step(
-                _redrawn(pending.forward, query), _Known(point), index=pending.index
-            )
-        return Late(pending.number, staleness, report)
+            return Late(pending.number, staleness, None), False
+        pending.before = steps
+        try:
+            with self._anchored_at(query.targets):
+                pending.report = self.opt.step(
+                    _redrawn(pending.forward, query), _Known(point), index=pending.index
+                )
+        except BaseException as error:
+            pending.report = getattr(error, "report", pending.report)
+            raise
+        return Late(pending.number, staleness, pending.report), True
 
     @contextmanager
     def _anchored_at(self, asked: Tensor) -> Iterator[None]:
+        rule: Any = self.opt.rule
+        rule = getattr(rule, "of_others", rule)  # an interrupt may have left one of ours there
         if self.anchor == "present":
+            self.opt.rule = rule
             yield
             return
-        rule = self.opt.rule
         self.opt.rule = _Anchored(rule, asked)  # type: ignore[assignment]
         try:
             yield
@@ -231,12 +244,13 @@ class Asynchronous:
 
     def state_dict(self) -> State:
         """All a resumed run needs beside the model: the optimiser's state and the questions that are out."""
+        books = self._books
         return {
             "opt": self.opt.state_dict(),
-            "asked": self._asked,
-            "order": list(self.order),
-            "dropped": self.dropped,
-            "failed": self.failed,
+            "asked": books.asked,
+            "order": list(books.order),
+            "dropped": books.dropped,
+            "failed": books.failed,
             "pending": [
                 {
                     "number": p.number,
@@ -245,24 +259,27 @@ class Asynchronous:
                     "index": p.query.index,
                     "rng": [[device, state] for device, state in p.query.rng],
                 }
-                for p in self._pending.values()
+                for p in books.pending.values()
             ],
         }
 
     def load_state_dict(self, state: State, batch: Callable[[int], tuple[Forward, Any]]) -> None:
         """Resume: questions that were out are asked again, at the targets they were about.
 
-        With a ledger, those that were answered meanwhile cost nothing.
+        With a ledger, those that were answered meanwhile cost nothing. A state that is refused changes nothing.
 
         Args:
             state: of `state_dict`.
             batch: from a question's number to its forward and oracle.
         """
-        if self._asked:
+        if self._books.asked:
             raise BadArgument("Asynchronous: load the state before the first step")
-        self.opt.load_state_dict(state["opt"])
-        self._asked, self.order = int(state["asked"]), list(state["order"])
-        self.dropped, self.failed = int(state["dropped"]), int(state["failed"])
+        wrong = fault(state)
+        if wrong:
+            raise BadArgument(
+                f"Asynchronous: this is no state of an asynchronous run: {wrong}. Load what state_dict() gave."
+            )
+        pending = {}
         for saved in state["pending"]:
             forward, oracle = batch(saved["number"])
             query = Query(
@@ -271,13 +288,24 @@ class Asynchronous:
                 index=saved["index"],
                 rng=[(device, tensor) for device, tensor in saved["rng"]],
             )
-            pending = _Pending(saved["number"], query, forward, saved["index"])
-            self._send(pending, as_oracle(oracle))
+            pending[saved["number"]] = Pending(
+                saved["number"], query, forward, saved["index"], as_oracle(oracle)
+            )
+        self.opt.load_state_dict(state["opt"])
+        self._books = Books(
+            state["asked"], tuple(state["order"]), state["dropped"], state["failed"], pending
+        )
+        self._send()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: object, *_: object) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if kind is None:
             self.finish()
 
@@ -296,7 +324,7 @@ class _Anchored:
     """A rule whose surrogates are anchored where the question was asked, not where the model is now."""
 
     def __init__(self, rule: Any, asked: Tensor) -> None:
-        self.rule = rule
+        self.of_others = self.rule = rule
         self.asked = asked
 
     def propose(self, point: TargetPoint, lr: float | None, decay: float, state: State) -> Any:
