@@ -22,7 +22,8 @@ from targetopt.lab.cli.main import make
 from targetopt.lab.run.economy import economy, total
 from targetopt.lab.spec.grid import resolve
 from targetopt.lab.statistics import verdicts
-from targetopt.lab.studies.paper import claims, figures
+from targetopt.lab.studies.paper import claims, curves, figures
+from targetopt.lab.studies.paper.judging import BEYOND
 from targetopt.lab.studies.paper.publish import publish
 from targetopt.lab.studies.paper.reproduce import Reproduction, assign, reproduce
 from targetopt.types import BadArgument
@@ -131,11 +132,24 @@ def test_results_are_published_with_all_that_leads_back_to_a_run(
     found: dict[str, Reproduction], tmp_path: Path
 ) -> None:
     published = {name: found[name] for name in DRAWN}
-    page = publish(list(published.values()), tmp_path / "results", scale="smoke").read_text()
+    first = publish(list(published.values()), tmp_path / "results", scale="smoke").read_text()
     for name, done in published.items():
         folder = tmp_path / "results" / name
+        assert f"[{name}]({name}/README.md)" in first
+        page = (folder / "README.md").read_text()
         assert f"targetopt reproduce {name} --scale smoke" in page
-        assert all(verdict.claim in page for verdict in done.verdicts)
+        assert all(verdict.claim.removeprefix(BEYOND) in page for verdict in done.verdicts)
+        judged = {verdict.claim: verdict.verdict for verdict in verdicts.read(folder)}
+        assert judged.keys() == {verdict.claim for verdict in done.verdicts}
+        again = curves.read(tmp_path / "results", name)
+        shown = Store(done.directory).shown()
+        assert [run.manifest["id"] for run in again] == [run.manifest["id"] for run in shown]
+        digests = json.loads((folder / "facts.json").read_text())["digests"]
+        for back, run in zip(again, shown, strict=True):
+            assert back.manifest["method"] == run.manifest["method"]
+            assert back.manifest["panels"] == run.manifest["panels"]
+            assert curves.digest(back.columns) == digests[run.manifest["id"]]
+            assert curves.digest(run.columns) == digests[run.manifest["id"]]
         table = pq.read_table(folder / "curves.parquet")
         planned = [e for e in Store(done.directory).plan() if not e.get("trial")]
         assert set(table["run"].to_pylist()) == {entry["id"] for entry in planned}

@@ -357,10 +357,11 @@ def test_times_are_medians_beside_sgd_s(tmp_path: Path) -> None:
         if "batched" not in claim.says
     }
     by_words = {
-        "almost 50": ("holds", 50.5),
-        "about three": ("does not hold", 1.98),
-        "as fast": ("holds", 1.089),
-        "about 1000": ("does not hold", 100.0),
+        "almost 50": ("measured here", 50.5),
+        "about three": ("measured here", 1.98),
+        "(m = 10, 1000 states)": ("holds", 1.089),
+        "(m = 100, 1000 states)": ("does not hold", 1.98),
+        "about 1000": ("measured here", 100.0),
     }
     for words, (expected, value) in by_words.items():
         [judged] = [v for says, v in found.items() if words in says]

@@ -316,5 +316,9 @@ def test_every_axis_can_be_drawn(store: Store, axis: str) -> None:
     add_rows(store, rows([3.0, 2.0, 1.0]))
     results = lines.gather(store.directory)
     pictures = plots.draw_all(results, axis=axis, tau=50.0).pictures
-    expected = "oracle calls × 50 + inner steps" if axis == "cost" else plots.AXIS_TITLES[axis]
+    expected = (
+        "(oracle calls + ½ values) × 50 + inner steps"
+        if axis == "cost"
+        else plots.AXIS_TITLES[axis]
+    )
     assert pictures[0].title == f"Loss against {expected}"

@@ -36,6 +36,9 @@ COMMANDS: dict[str, Entry] = {
     "reproduce": Entry(
         "reproduce", "reproduce", "Reproduce figures of the paper, and judge their claims."
     ),
+    "judge": Entry(
+        "reproduce", "judge", "Judge the paper's claims anew, from published curves alone."
+    ),
     "oracles": Entry(
         "oracles", "app", "Study which method needs the fewest calls of an expensive oracle."
     ),

@@ -24,6 +24,7 @@ from targetopt.lab.cli.shared import (
     stopped,
 )
 from targetopt.lab.studies.scales import ScaleName
+from targetopt.types import BadArgument
 
 if TYPE_CHECKING:
     from targetopt.lab.studies.paper.reproduce import Reproduction
@@ -110,6 +111,28 @@ def reproduce(
             announce(f"Published: {publish(found, published, scale=scale).resolve()}")
         if unwell:
             raise typer.Exit(1)
+
+
+def judge(
+    folder: Annotated[Path, typer.Argument(help="A folder that --publish has written.")],
+) -> None:
+    """Judge the paper's claims anew, from published curves alone.
+
+    Reads FOLDER/FIGURE/curves.parquet and facts.json, and writes verdicts.json and README.md of every figure and the
+    README.md of all. It needs neither data sets nor simulators, and takes seconds.
+
+    Examples:
+
+        targetopt judge results
+    """
+    with clear_errors():
+        from targetopt.lab.studies.paper.publish import judge_anew
+
+        if not folder.is_dir():
+            raise BadArgument(
+                f"folder={str(folder)!r} is no directory: give one that --publish has written."
+            )
+        announce(f"Judged: {judge_anew(folder).resolve()}")
 
 
 def _finished(found: Sequence[Reproduction]) -> str:

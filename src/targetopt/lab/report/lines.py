@@ -21,13 +21,13 @@ from targetopt.lab.spec.panels import MAIN
 from targetopt.lab.statistics import aggregates as statistics
 from targetopt.lab.statistics.aggregates import Better
 from targetopt.lab.statistics.alignment import align
-from targetopt.lab.store.directory import Run, Store, modelled_cost
+from targetopt.lab.store.directory import Run, Store, modelled_cost, priced_calls
 from targetopt.types import TargetoptError
 
 Array = NDArray[np.float64]
 
 X_AXES = ("oracle_calls", "inner_steps", "epoch", "wall_time", "cost")
-"""What a curve can be drawn against; ``cost`` is oracle_calls · τ + inner_steps."""
+"""What a curve can be drawn against; ``cost`` is (oracle_calls + ½ value_calls) · τ + inner_steps."""
 
 TAUS = np.logspace(0, 4, 41)
 """Oracle costs at which the cost of reaching a level is told."""
@@ -328,14 +328,16 @@ def level(panel: Panel, metric: str) -> float | None:
 
 
 def first_reached(run: Run, metric: str, goal: float) -> tuple[float, float]:
-    """Oracle calls and inner steps spent when the metric first reached ``goal``; inf if it never did."""
+    """Oracle calls and inner steps spent when the metric first reached ``goal``; inf if it never did.
+
+    A value without its gradient counts as half an oracle call, as everywhere in the modelled cost.
+    """
     values = readings(run, metric)
     reached = np.flatnonzero(values <= goal if better(metric) == "lower" else values >= goal)
     if not reached.size:
         return np.inf, np.inf
-    return float(run.columns["oracle_calls"][reached[0]]), float(
-        run.columns["inner_steps"][reached[0]]
-    )
+    first = reached[0]
+    return float(priced_calls(run.columns)[first]), float(run.columns["inner_steps"][first])
 
 
 def cost_to_reach(line: Line, metric: str, goal: float, taus: Array) -> Array:

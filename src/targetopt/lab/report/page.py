@@ -57,7 +57,7 @@ def write(
         directory: what ``targetopt run`` wrote to.
         open_x: the x-axis of the figures, and of the page when it opens: ``oracle_calls``,
             ``inner_steps``, ``epoch``, ``wall_time`` or ``cost``, which is
-            oracle_calls · τ + inner_steps.
+            (oracle_calls + ½ value_calls) · τ + inner_steps.
         tau: τ, the cost of one oracle call in inner steps, from 1 to 10 000.
         further: pictures that lie in ``figures`` already, to be listed before the others.
         figures: whether to draw the figures for print, which takes most of the time.

@@ -26,7 +26,7 @@ from targetopt.lab.report.lines import (
     readings,
 )
 from targetopt.lab.report.sensitivity import Tried
-from targetopt.lab.store.directory import AXES, COUNTS, Run
+from targetopt.lab.store.directory import AXES, COUNTS, Run, priced_calls
 
 NUMBERS = 360_000
 """About how many numbers a page may hold: 3 MB of JSON."""
@@ -115,6 +115,9 @@ def _run(run: Run, metrics: list[str], points: int, pool: dict[str, int]) -> dic
             values = run.columns[name] if name in AXES else readings(run, name)
             text = _numbers(values[kept], exact=name in COUNTS)
             columns[name] = pool.setdefault(text, len(pool))
+    calls = priced_calls(run.columns)[kept]
+    whole = calls.astype(int) if (calls == calls.astype(int)).all() else calls
+    columns["calls"] = pool.setdefault(_numbers(whole, exact=True), len(pool))
     return {
         "seed": run.manifest["seed"],
         "diverged": run.manifest["status"] == "diverged",

@@ -173,7 +173,7 @@ def _by_cost(results: Results, main: list[int], metric: str) -> Iterator[Sheet]:
     painters = [_curves(results, metric, "cost", each) for each in PRICES]
 
     def paint(ax: Any, cell: Cell) -> tuple[str, str]:
-        return "oracle calls × τ + inner steps", painters[cell.column](ax, cell)[1]
+        return "(oracle calls + ½ values) × τ + inner steps", painters[cell.column](ax, cell)[1]
 
     for batch, size in enumerate(results.batches):
         panels = [panel for panel in results.panels if panel.batch == batch]
@@ -283,9 +283,13 @@ def rules(results: Results) -> list[tuple[str, list[int]]]:
 def axis_title(axis: str, tau: float) -> str:
     """
     >>> axis_title("cost", 100.0)
-    'oracle calls × 100 + inner steps'
+    '(oracle calls + ½ values) × 100 + inner steps'
     """
-    return f"oracle calls × {tau:g} + inner steps" if axis == "cost" else AXIS_TITLES[axis]
+    return (
+        f"(oracle calls + ½ values) × {tau:g} + inner steps"
+        if axis == "cost"
+        else AXIS_TITLES[axis]
+    )
 
 
 def words(metric: str) -> str:

@@ -31,7 +31,8 @@ def profile(results: Results, members: Sequence[int], metric: str, tau: float) -
 
         ρ_m(φ) = mean over panels p and seeds s of 1[c_pms ≤ φ · min_k median_s c_pks]
 
-    where c = oracle calls · τ + inner steps until :func:`~targetopt.lab.report.lines.level` is reached for the
+    where c = (oracle calls + ½ values) · τ + inner steps until
+    :func:`~targetopt.lab.report.lines.level` is reached for the
     first time, no less than one oracle call, and infinite if it never is. ρ_m(1) says how often m is the
     cheapest, ρ_m(∞) how often it gets there at all.
 

@@ -1,6 +1,6 @@
 """Verdicts on claims: what was claimed, whether it holds here, with which numbers.
 
-``DIR/verdicts.json`` is a list of ``{claim, verdict, numbers, n, test}``. Whoever judges a claim writes it with
+``DIR/verdicts.json`` is a list of ``{claim, verdict, numbers, n, test, asked}``. Whoever judges a claim writes it with
 :func:`write`; the report reads it with :func:`read`.
 """
 
@@ -16,7 +16,9 @@ from typing import Any, Literal, get_args
 from targetopt.lab.store.files import write_whole
 from targetopt.types import TargetoptError
 
-Judgement = Literal["holds", "does not hold", "mixed", "not judged"]
+Judgement = Literal[
+    "holds", "mixed", "does not hold", "false as stated", "measured here", "not judged"
+]
 JUDGEMENTS: tuple[str, ...] = get_args(Judgement)
 FILE = "verdicts.json"
 
@@ -36,10 +38,13 @@ class Verdict:
 
     Attributes:
         claim: the claim, in a sentence.
-        verdict: ``holds``, ``does not hold`` or ``mixed``; ``not judged`` where what it needs is missing.
+        verdict: ``holds``, ``does not hold`` or ``mixed``; ``false as stated`` where a sentence about all cases has
+            counter-examples; ``measured here`` where it is about a machine, and another one has another number; ``not
+            judged`` where what it needs is missing.
         numbers: what was measured, by name; a string is taken as it stands.
         n: the number of runs (or pairs of runs) behind it.
         test: how it was decided.
+        asked: the same as data: what has to be so of which runs, for whoever wants to decide it with code of their own.
     """
 
     claim: str
@@ -47,6 +52,7 @@ class Verdict:
     numbers: Mapping[str, float | str] = field(default_factory=dict)
     n: int = 0
     test: str = ""
+    asked: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.verdict not in JUDGEMENTS:
@@ -104,6 +110,7 @@ def _verdict(path: Path, position: int, entry: Any) -> Verdict:
         numbers,
         count,
         str(entry.get("test") or ""),
+        entry.get("asked") or {},
     )
 
 

@@ -46,6 +46,10 @@ COUNTS = ("oracle_calls", "value_calls", "inner_steps", "forward_calls", "backwa
 AXES = ("step", *COUNTS, "epoch", "wall_time")
 """The columns that say when; every other column is a metric of the problem."""
 
+VALUE_PRICE = 0.5
+"""What a loss without its gradient costs, in oracle calls: a gradient by an adjoint or by backpropagation costs
+about as much again as the value that comes with it."""
+
 Row = Mapping[str, float | int]
 
 
@@ -58,17 +62,37 @@ def is_clock(name: str) -> bool:
     return name.endswith("_time")
 
 
-def modelled_cost(columns: Mapping[str, NDArray[Any]], tau: float) -> NDArray[np.float64]:
+def priced_calls(
+    columns: Mapping[str, NDArray[Any]], value_price: float = VALUE_PRICE
+) -> NDArray[np.float64]:
+    """Oracle calls at each recorded step, values without gradients counted at their price.
+
+    >>> priced_calls({"oracle_calls": np.array([1, 2]), "value_calls": np.array([3, 4])})
+    array([2.5, 4. ])
+    """
+    return np.asarray(columns["oracle_calls"] + value_price * columns["value_calls"], dtype=float)
+
+
+def modelled_cost(
+    columns: Mapping[str, NDArray[Any]], tau: float, value_price: float = VALUE_PRICE
+) -> NDArray[np.float64]:
     """Cost of each recorded step when one oracle call costs ``tau`` inner steps.
 
-    ``oracle_calls · τ + inner_steps``; τ is chosen after the runs, none has to be done again.
+    ``(oracle_calls + ½ value_calls) · τ + inner_steps``. Values without gradients are what line-searches ask for. τ
+    and the price of a value are chosen after the runs, none has to be done again.
 
-    >>> modelled_cost({"oracle_calls": np.array([1, 2]), "inner_steps": np.array([10, 20])}, 100.0)
+    >>> counts = {"oracle_calls": [1, 2], "value_calls": [2, 4], "inner_steps": [10, 20]}
+    >>> columns = {name: np.array(values) for name, values in counts.items()}
+    >>> modelled_cost(columns, 100.0)
+    array([210., 420.])
+    >>> modelled_cost(columns, 100.0, value_price=0.0)
     array([110., 220.])
     """
     if not tau >= 0:
         raise ValueError(f"tau={tau!r} must be a number ≥ 0: the oracle's cost in inner steps.")
-    return np.asarray(columns["oracle_calls"] * float(tau) + columns["inner_steps"], dtype=float)
+    return np.asarray(
+        priced_calls(columns, value_price) * tau + columns["inner_steps"], dtype=float
+    )
 
 
 @dataclass(frozen=True)

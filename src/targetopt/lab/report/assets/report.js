@@ -37,7 +37,7 @@
   function xs(run) {
     if (state.axis !== "cost") return column(run, state.axis);
     const inner = column(run, "inner_steps");
-    return column(run, "oracle_calls").map((calls, i) => calls * state.tau + inner[i]);
+    return column(run, "calls").map((calls, i) => calls * state.tau + inner[i]); // a value counts as half a call
   }
 
   function readings(line) {
@@ -63,7 +63,7 @@
     return {
       curves: all, xLog: state.xLog, yLog: state.yLog, small, theme: theme(),
       ceiling: lower ? (state.yLog ? 2 * top : top + 0.5 * Math.abs(top)) : undefined,
-      xTitle: state.axis === "cost" ? `modelled cost: oracle calls × ${format(state.tau)} + inner steps` : LABELS[state.axis],
+      xTitle: state.axis === "cost" ? `modelled cost: (oracle calls + ½ values) × ${format(state.tau)} + inner steps` : LABELS[state.axis],
       yTitle: state.metric.replaceAll("_", " "),
     };
   }
@@ -274,7 +274,7 @@
     if (panel.goal === null) return;
     const metric = data.open.metric;
     const sign = data.better[metric] === "higher" ? "≥" : "≤";
-    byId("cost-goal").textContent = `${panel.title}: modelled cost, oracle calls × τ + inner steps, until ${metric.replaceAll("_", " ")} ${sign} ${format(panel.goal, 3)} ` +
+    byId("cost-goal").textContent = `${panel.title}: modelled cost, (oracle calls + ½ values) × τ + inner steps, until ${metric.replaceAll("_", " ")} ${sign} ${format(panel.goal, 3)} ` +
       "for the first time; median over seeds. About half of the methods get there; the others are not drawn.";
     const reaching = panel.lines.filter((line) => !state.hidden.has(line.method)).map((line) => {
       const cost = (tau) => quantile(line.reach.map((spent) => (spent ? spent[0] * tau + spent[1] : Infinity)).sort((a, b) => a - b), 0.5);

@@ -6,7 +6,7 @@ the paper" are ours. ``docs/imitation-study.md`` says how the words are read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,20 +26,19 @@ from targetopt.lab.studies.paper.evidence import (
     Case,
     Evidence,
     Methods,
+    NotJudged,
     Where,
 )
 from targetopt.lab.studies.paper.judging import ALWAYS, BEYOND, Claim, Judged
 from targetopt.lab.studies.paper.predicates import (
-    VISIBLE,
     Alone,
     Compared,
     Contest,
-    Pair,
-    Scores,
     contest,
     more_steps,
 )
 from targetopt.lab.studies.paper.runtimes import RUNTIME_CLAIMS, On
+from targetopt.lab.studies.paper.scoring import VISIBLE, Pair, Scores
 
 CONTROL = "Plain steps on the same states"
 """The further panel with optimisers that take m steps on each round's loss."""
@@ -58,34 +57,35 @@ class Quantity:
 
     Attributes:
         words: what it is.
-        of: its value for a run; the worst there is for one that diverged.
+        column: the metric that it is made of.
+        share: the share of the rounds, at the end, over which the geometric mean is taken; the last reading if None.
         higher: whether more of it is better; then it is compared by differences, else by ratios.
     """
 
     words: str
-    of: Callable[[Run], float]
+    column: str
+    share: float | None = None
     higher: bool = False
+
+    def of(self, run: Run) -> float:
+        """Its value for a run; the worst there is for one that diverged."""
+        if run.manifest["status"] == "diverged":
+            return -np.inf if self.higher else np.inf
+        if self.share is None:
+            return float(readings(run, self.column)[-1])
+        first, end = run.columns["step"][0], run.columns["step"][-1]
+        # The first record is before any update, the same for all. Rounds are numbered, since not all are published.
+        before = min(first + round((1.0 - self.share) * (end - first)), end - 1)
+        late = run.columns["step"] > before
+        kept = run.columns[self.column][late]
+        if len(kept) < end - before:
+            raise NotJudged(f"it needs all of the last {end - before} rounds; {len(kept)} are here")
+        return float(np.exp(np.log(np.maximum(kept, np.finfo(float).tiny)).mean()))
 
     def best(self, cases: list[Case]) -> Array:
         """The best of some rivals, seed by seed."""
         values = [case.measure(self.of) for case in cases]
         return np.asarray(np.max(values, axis=0) if self.higher else np.min(values, axis=0))
-
-
-def _geometric_mean(column: str, share: float) -> Callable[[Run], float]:
-    def of(run: Run) -> float:
-        if run.manifest["status"] == "diverged":
-            return np.inf
-        losses = run.columns[column][1:]  # the first is before any update, the same for all
-        kept = losses[-max(1, round(share * len(losses))) :]
-        return float(np.exp(np.log(np.maximum(kept, np.finfo(float).tiny)).mean()))
-
-    return of
-
-
-def _last_share(run: Run) -> float:
-    diverged = run.manifest["status"] == "diverged"
-    return -np.inf if diverged else float(readings(run, "return_share")[-1])
 
 
 def _best_share(run: Run) -> float:
@@ -94,16 +94,16 @@ def _best_share(run: Run) -> float:
 
 FRESH = Quantity(
     f"policy loss on fresh states, geometric mean of the last {LATE:.0%} of the rounds",
-    _geometric_mean("loss", LATE),
+    "loss",
+    LATE,
 )
-ALONG = Quantity(
-    "policy loss on fresh states, geometric mean of all rounds", _geometric_mean("loss", 1.0)
-)
+ALONG = Quantity("policy loss on fresh states, geometric mean of all rounds", "loss", 1.0)
 HELD_OUT = Quantity(
     f"policy loss on the held-out states, geometric mean of the last {LATE:.0%} of the rounds",
-    _geometric_mean("held_out_loss", LATE),
+    "held_out_loss",
+    LATE,
 )
-RETURN = Quantity("return of the mean action after the last round", _last_share, higher=True)
+RETURN = Quantity("return of the mean action after the last round", "return_share", higher=True)
 
 
 @dataclass(frozen=True)
@@ -154,6 +154,7 @@ class Attains(Alone):
             np.stack([np.asarray(b >= self.share, dtype=float) for b in best], axis=1),
             [f"{c.label}: {b.min():.0%} of the expert's" for c, b in zip(cases, best, strict=True)],
             [case.batch_size for case in cases],
+            problems=[case.problem_label for case in cases],
         )
 
     def describe(self) -> str:
@@ -186,6 +187,7 @@ def _compared(pairs: Sequence[Pair], quantity: Quantity, factor: float) -> Score
         [case.label for case in cases],
         [case.batch_size for case in cases],
         np.array(ratios).T if ratios else None,
+        problems=[case.problem_label for case in cases],
     )
 
 
@@ -296,7 +298,6 @@ CLAIMS: dict[str, Claims] = {
                 0.9,
                 On(options={"environment": "Hopper-v5", "behaviour": "online"}),
             ),
-            asks=ALWAYS,
         ),
     ],
     "oil-quiet": [
@@ -304,7 +305,6 @@ CLAIMS: dict[str, Claims] = {
             Claim(
                 f"{BEYOND}online with noise 0.3, {name} attains 90 % of the expert's return on {env}",
                 Attains(methods, 0.9, On(options={"environment": env})),
-                asks=ALWAYS,
             )
             for env in ("Hopper-v5", "Walker2d-v5")
             for name, methods in (

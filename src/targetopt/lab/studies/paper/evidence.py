@@ -12,10 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from targetopt.lab.spec.panels import MAIN
-from targetopt.lab.store.directory import Run, Store, modelled_cost
+from targetopt.lab.store.directory import VALUE_PRICE, Run, Store, modelled_cost
 from targetopt.types import TargetoptError
 
 Array = NDArray[np.float64]
+
+
+Reader = Callable[[Path, str], list[Run]]
+"""Finds the runs of a figure in a directory."""
 
 
 class NotJudged(TargetoptError, RuntimeError):
@@ -32,6 +36,7 @@ class Methods:
         panel: the further panel it belongs to; the figure as the paper has it by default.
         inner: SSO's inner solver.
         m: this number of inner steps alone; all if None.
+        floor: the smallest curvature that SSO-Newton believes, where it is not the rule's own.
         figure: where to look, if not in the claim's own figure.
     """
 
@@ -41,6 +46,7 @@ class Methods:
     figure: str | None = None
     panel: str = MAIN
     inner: str | None = None
+    floor: float | None = None
 
     def of(self, figure: str) -> Methods:
         """The same methods in another figure."""
@@ -49,12 +55,12 @@ class Methods:
     def match(self, run: Run) -> bool:
         method = run.manifest["method"]
         wanted = {"name": self.name, "rule": self.rule, "m": self.m, "inner": self.inner}
-        return self.panel in run.manifest["panels"] and all(
-            method.get(key) == value for key, value in wanted.items() if value is not None
-        )
+        named = all(method.get(key) == value for key, value in wanted.items() if value is not None)
+        return named and self.panel in run.manifest["panels"] and method.get("floor") == self.floor
 
 
 SGD, SLS, ADAM, ADAGRAD, SVRG = map(Methods, ("sgd", "sls", "adam", "adagrad", "svrg"))
+ADAGRAD_NORM = Methods("adagrad-norm")
 SSO = Methods("sso", "gradient-step")
 SSO_SLS = Methods("sso", "line-search")
 SSO_ADAGRAD = Methods("sso", "adagrad-norm")
@@ -62,6 +68,9 @@ SSO_NEWTON = Methods("sso", "newton")
 
 TUNED, INNER = "Tuned step sizes", "Inner solvers"
 """The further panels, as the specifications call them."""
+
+SEPARABLE = ("mushrooms", "rcv1")
+"""Data sets (with what stands in for them) whose classes a plane through the origin separates."""
 
 INFIMUM_ERROR = 1e-12
 """How well infima are known, where they are."""
@@ -100,6 +109,17 @@ class Case:
         """The data set."""
         return str(next(iter(self.seeds.values())).manifest["problem"]["name"])
 
+    @property
+    def problem_label(self) -> str:
+        """The data set as reports call it."""
+        return str(next(iter(self.seeds.values())).manifest["problem"]["label"])
+
+    @property
+    def separable(self) -> bool:
+        """Whether the infimum of its loss is zero and lies at infinity: logistic loss, data that a plane separates."""
+        problem = next(iter(self.seeds.values())).manifest["problem"]
+        return problem.get("loss") == "logistic" and any(n in self.problem for n in SEPARABLE)
+
     def knows(self, column: str) -> bool:
         """Whether all its runs have recorded ``column``."""
         return all(column in run.columns for run in self.seeds.values())
@@ -115,11 +135,14 @@ class Evidence:
     Args:
         directory: where the figures' result directories lie.
         figure: the one whose claims are judged.
+        read: how the runs of a figure are found there, if they were published
+            (:func:`targetopt.lab.studies.paper.curves.read`).
     """
 
-    def __init__(self, directory: Path, figure: str) -> None:
+    def __init__(self, directory: Path, figure: str, read: Reader | None = None) -> None:
         self.directory = directory
         self.figure = figure
+        self._read = read or stored
         self._figures: dict[str, list[Run]] = {}
 
     @cached_property
@@ -168,28 +191,34 @@ class Evidence:
 
     def _runs(self, figure: str) -> list[Run]:
         if figure not in self._figures:
-            store = Store(self.directory / figure)
-            planned = {entry["id"] for entry in store.plan()}
-            if not planned:
-                raise NotJudged(f"it needs the results of {figure} in the same directory")
-            # Trials, too: where one is missing, what it was to decide is not in the plan at all.
-            manifests = map(store.manifest, planned)
-            ended = sum(m is not None and m["status"] in ("done", "diverged") for m in manifests)
-            if ended < len(planned):
-                lost = f"{len(planned) - ended} of the {len(planned)} runs"
-                raise NotJudged(f"{lost} of {figure} have not ended well")
-            self._figures[figure] = store.shown()
+            self._figures[figure] = self._read(self.directory, figure)
         return self._figures[figure]
+
+
+def stored(directory: Path, figure: str) -> list[Run]:
+    """The runs of a figure in the directory where they were done, if all of them have ended well."""
+    store = Store(directory / figure)
+    planned = {entry["id"] for entry in store.plan()}
+    if not planned:
+        raise NotJudged(f"it needs the results of {figure} in the same directory")
+    # Trials, too: where one is missing, what it was to decide is not in the plan at all.
+    manifests = map(store.manifest, planned)
+    ended = sum(m is not None and m["status"] in ("done", "diverged") for m in manifests)
+    if ended < len(planned):
+        lost = f"{len(planned) - ended} of the {len(planned)} runs"
+        raise NotJudged(f"{lost} of {figure} have not ended well")
+    return store.shown()
 
 
 def diverged(run: Run) -> bool:
     return bool(run.manifest["status"] == "diverged")
 
 
-def cost_of_loss(run: Run, goal: float, tau: float) -> float:
+def cost_of_loss(run: Run, goal: float, tau: float, value_price: float = VALUE_PRICE) -> float:
     """The modelled cost at which a run first had a loss of ``goal`` or less; infinite if it never did."""
     reached = np.flatnonzero(run.columns["loss"] <= goal)
-    return float(modelled_cost(run.columns, tau)[reached[0]]) if reached.size else np.inf
+    costs = modelled_cost(run.columns, tau, value_price)
+    return float(costs[reached[0]]) if reached.size else np.inf
 
 
 def final_loss(run: Run) -> float:
@@ -201,6 +230,11 @@ def final_suboptimality(run: Run) -> float:
     """The loss at the end above its infimum; infinite for a run that diverged."""
     # Below its own accuracy the infimum says nothing: such runs are equally good.
     return np.inf if diverged(run) else max(float(run.columns["suboptimality"][-1]), INFIMUM_ERROR)
+
+
+def final_gradient(run: Run) -> float:
+    """The norm of the full gradient at the end; infinite for a run that diverged."""
+    return np.inf if diverged(run) else float(run.columns["grad_norm"][-1])
 
 
 def share_of_rises(run: Run) -> float:

@@ -87,7 +87,7 @@ def title(name: str) -> str:
     'App. E.5: SSO and SVRG, squared loss'
     """
     check(name)
-    return THEORY_TITLES[name] if name in THEORY else str(_table(name)["name"])
+    return THEORY_TITLES[name] if name in THEORY else str(specification(name)["name"])
 
 
 def check(name: str) -> None:
@@ -107,7 +107,7 @@ def load(name: str, scale: str) -> Figure:
     check(name)
     if scale not in SCALES:
         raise BadArgument(f"scale={scale!r} must be one of {', '.join(SCALES)}")
-    table = _table(name)
+    table = specification(name)
     stand_ins = {}
     for problem in table["problems"]:
         wanted = problem["name"]
@@ -165,12 +165,12 @@ def available(name: str) -> str:
     return name
 
 
-def _table(name: str) -> dict[str, Any]:
+def specification(name: str) -> dict[str, Any]:
     """The file of a figure; one that is ``like`` another is that one with other ``options`` of its problems."""
     path = resources.files("targetopt.lab.studies.paper") / f"{name}.toml"
     table = tomllib.loads(path.read_text(encoding="utf-8"))
     if "like" not in table:
         return table
-    model = _table(table["like"])
+    model = specification(table["like"])
     problems = [{**problem, **table["options"]} for problem in model["problems"]]
     return {**model, "name": table["name"], "problems": problems}

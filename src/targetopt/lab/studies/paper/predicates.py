@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 
-from targetopt.lab.statistics import aggregates as statistics
-from targetopt.lab.store.directory import Run
+from targetopt.lab.store.directory import VALUE_PRICE, Run
 from targetopt.lab.studies.paper.evidence import (
     EVERYWHERE,
     Array,
@@ -22,12 +21,25 @@ from targetopt.lab.studies.paper.evidence import (
     cost_of_loss,
     diverged,
     final_loss,
-    final_suboptimality,
     share_of_rises,
 )
+from targetopt.lab.studies.paper.scoring import (
+    VISIBLE,
+    Pair,
+    Scores,
+    by_a_factor,
+    cheaper,
+    compared,
+    highest,
+    lowest,
+    ratio,
+    scored,
+    won,
+    worst_ratios,
+)
 
-VISIBLE = 1.01
-"""Losses nearer than one per cent tie: no reader of a log-log figure tells them apart."""
+SIGNIFICANT = 2.0
+"""\"Significantly\" is a factor of two in the loss, as "drastically" is in the imitation study."""
 ON_PAR = 2.0
 """\"On par\" is at most twice the loss: nearer than two neighbouring grid lines of a log axis.
 
@@ -35,25 +47,6 @@ Where the optimum is above zero that asks for little; verdicts show suboptimalit
 
 COUNTS = ("oracle_calls", "inner_steps", "forward_calls", "backward_calls")
 """What a run has done, besides asking for losses."""
-
-
-@dataclass(frozen=True)
-class Scores:
-    """``values[seed, case]``, what each case is, and where there are losses to compare, their ratios.
-
-    ``further`` are numbers that a verdict shows beside its own.
-    """
-
-    values: Array
-    cases: list[str]
-    batch_sizes: list[int | str]
-    ratios: Array | None = None
-    compared: str = "losses"
-    further: Mapping[str, float | str] = field(default_factory=dict)
-
-
-Pair = tuple[Case, list[Case]]
-"""A case and those it is compared with."""
 
 
 class Predicate(Protocol):
@@ -130,35 +123,45 @@ def more_steps(methods: Methods, evidence: Evidence, where: Where) -> list[Pair]
 
 @dataclass(frozen=True)
 class Beats(Compared):
-    """The final loss is below that of every rival, by more than 1 %."""
+    """The final loss is below that of every rival, by more than 1 %, or by ``factor`` if that is more."""
 
     contests: tuple[Contest, ...]
     where: Where = EVERYWHERE
+    factor: float = VISIBLE
 
     def scores(self, evidence: Evidence) -> Scores:
-        return _compared(_all_pairs(self.contests, evidence, self.where), _won)
+        pairs = _all_pairs(self.contests, evidence, self.where)
+        return compared(pairs, won if self.factor == VISIBLE else by_a_factor(self.factor))
 
     def describe(self) -> str:
-        return "final loss lower by more than 1 % (within 1 %: half)"
+        if self.factor == VISIBLE:
+            return "final loss lower by more than 1 % (within 1 %: half)"
+        return f"final loss lower by a factor of {self.factor:g} or more"
 
 
 @dataclass(frozen=True)
 class OnPar(Compared):
-    """The final loss is at most ``factor`` times that of every rival; two diverged runs tie."""
+    """The final loss is at most ``factor`` times that of every rival; two diverged runs tie.
+
+    With ``either`` it is enough that it is so for one of the rivals, as "SLS or Adam" says.
+    """
 
     contests: tuple[Contest, ...]
     factor: float = ON_PAR
     where: Where = EVERYWHERE
+    either: bool = False
 
     def scores(self, evidence: Evidence) -> Scores:
         def near(ours: Array, theirs: Array) -> Array:
             both_diverged = np.isinf(ours) & np.isinf(theirs)
             return np.where(both_diverged, 0.5, ours <= self.factor * theirs)
 
-        return _compared(_all_pairs(self.contests, evidence, self.where), near)
+        pick = highest if self.either else lowest
+        return compared(_all_pairs(self.contests, evidence, self.where), near, pick)
 
     def describe(self) -> str:
-        return f"final loss at most {self.factor:g} times the rival's"
+        whose = "that of one of the rivals" if self.either else "the rival's"
+        return f"final loss at most {self.factor:g} times {whose}"
 
 
 @dataclass(frozen=True)
@@ -174,18 +177,27 @@ class Cheaper(Compared):
 
     def scores(self, evidence: Evidence) -> Scores:
         pairs = _all_pairs(self.contests, evidence, self.where)
-        worst = _worst_ratios(pairs, self._ratio)
-        scored = _scores([case for case, _ in pairs], [(r < 1) + 0.5 * (r == 1) for r in worst])
-        return replace(scored, ratios=worst.T, compared="costs")
+        priced = {price: worst_ratios(pairs, self._ratio(price)) for price in (VALUE_PRICE, 0, 1)}
+        worst = priced[VALUE_PRICE]
+        found = scored([case for case, _ in pairs], [cheaper(r) for r in worst])
+        further: dict[str, float | str] = {
+            "share if values without gradients were free": float(cheaper(priced[0]).mean()),
+            "share if one cost a whole call": float(cheaper(priced[1]).mean()),
+        }
+        return replace(found, ratios=worst.T, compared="costs", further=further)
 
-    def _ratio(self, ours: Run, theirs: Run) -> float:
-        goal = final_loss(theirs)
-        return _ratio(*(cost_of_loss(run, goal, self.tau) for run in (ours, theirs)))
+    def _ratio(self, value_price: float) -> Callable[[Run, Run], float]:
+        def of(ours: Run, theirs: Run) -> float:
+            goal = final_loss(theirs)
+            costs = (cost_of_loss(run, goal, self.tau, value_price) for run in (ours, theirs))
+            return ratio(*costs)
+
+        return of
 
     def describe(self) -> str:
         return (
-            f"the rival's final loss reached at a lower oracle calls × {self.tau:g} + inner steps than "
-            "the rival's own"
+            f"the rival's final loss reached at a lower (oracle calls + {VALUE_PRICE:g} values) × {self.tau:g} "
+            "+ inner steps than the rival's own"
         )
 
 
@@ -197,7 +209,7 @@ class NoDearer(Compared):
 
     def scores(self, evidence: Evidence) -> Scores:
         pairs = _all_pairs(self.contests, evidence, EVERYWHERE)
-        worst = _worst_ratios(pairs, self._ratio)
+        worst = worst_ratios(pairs, self._ratio)
         # Of two that diverged neither has done the work: a tie, as elsewhere.
         ended = [case.measure(lambda run: float(not diverged(run))) for case, _ in pairs]
         columns = [
@@ -205,18 +217,19 @@ class NoDearer(Compared):
             for r, e in zip(worst, ended, strict=True)
         ]
         return replace(
-            _scores([case for case, _ in pairs], columns), ratios=worst.T, compared="counts"
+            scored([case for case, _ in pairs], columns), ratios=worst.T, compared="counts"
         )
 
     def _ratio(self, ours: Run, theirs: Run) -> float:
+        known = [name for name in COUNTS if name in ours.columns and name in theirs.columns]
         return max(
-            _ratio(*(float(run.columns[count][-1]) for run in (ours, theirs))) for count in COUNTS
+            ratio(*(float(run.columns[count][-1]) for run in (ours, theirs))) for count in known
         )
 
     def describe(self) -> str:
         return (
-            "oracle calls, inner steps, forward and backward passes of the whole run, each at most "
-            f"{VISIBLE:g} times the rival's"
+            "oracle calls, inner steps and, where they are published, forward and backward passes of the "
+            f"whole run, each at most {VISIBLE:g} times the rival's"
         )
 
 
@@ -233,7 +246,7 @@ class RisesLess(Compared):
             ours = case.measure(share_of_rises)
             theirs = np.min([other.measure(share_of_rises) for other in others], axis=0)
             columns.append((ours < theirs) + 0.5 * (ours == theirs))
-        return _scores([case for case, _ in pairs], columns)
+        return scored([case for case, _ in pairs], columns)
 
     def describe(self) -> str:
         return "fewer recorded epochs that end higher than the one before (equally many: half)"
@@ -247,7 +260,7 @@ class MoreStepsHelp(Alone):
     where: Where = EVERYWHERE
 
     def scores(self, evidence: Evidence) -> Scores:
-        return _compared(more_steps(self.methods, evidence, self.where), _won)
+        return compared(more_steps(self.methods, evidence, self.where), won)
 
     def describe(self) -> str:
         return "final loss lower by more than 1 % at the next larger m (within 1 %: half)"
@@ -263,7 +276,7 @@ class Reaches(Alone):
 
     def scores(self, evidence: Evidence) -> Scores:
         cases = evidence.cases(self.methods, self.where)
-        return _scores(cases, [case.measure(self._reached) for case in cases])
+        return scored(cases, [case.measure(self._reached) for case in cases])
 
     def _reached(self, run: Run) -> float:
         return float((run.columns["grad_norm"] < self.level).any())
@@ -313,80 +326,29 @@ class ReachesOnSeveral(Alone):
         )
 
 
-class _Score(Protocol):
-    def __call__(self, ours: Array, theirs: Array) -> Array: ...
+@dataclass(frozen=True)
+class Gains(Compared):
+    """With many inner steps the final loss is lower by ``factor``; with ``less`` set, it is not.
 
+    The paper's §4.1.2: where noise dominates, large m "might not result in substantial improvements".
+    """
 
-def _won(ours: Array, theirs: Array) -> Array:
-    """1 where ours is visibly lower, 0 where theirs is, ½ otherwise; two diverged runs tie."""
-    won, lost = ours < theirs / VISIBLE, theirs < ours / VISIBLE
-    return np.asarray(0.5 + 0.5 * won - 0.5 * lost)
+    contests: tuple[Contest, ...]
+    factor: float
+    less: bool = False
+    where: Where = EVERYWHERE
+
+    def scores(self, evidence: Evidence) -> Scores:
+        def gained(ours: Array, theirs: Array) -> Array:
+            much = by_a_factor(self.factor)(ours, theirs)
+            return 1.0 - much if self.less else much
+
+        return compared(_all_pairs(self.contests, evidence, self.where), gained)
+
+    def describe(self) -> str:
+        word = "not lower" if self.less else "lower"
+        return f"final loss {word} by a factor of {self.factor:g}"
 
 
 def _all_pairs(contests: tuple[Contest, ...], evidence: Evidence, where: Where) -> list[Pair]:
     return [pair for each in contests for pair in each.pairs(evidence, where)]
-
-
-def _compared(pairs: Sequence[Pair], score: _Score) -> Scores:
-    columns, ratios = [], []
-    for pair in pairs:
-        ours, theirs = _with_best_rival(pair, final_loss)
-        columns.append(score(ours, theirs))
-        ratios.append(_ratios(ours, theirs))
-    return replace(
-        _scores([case for case, _ in pairs], columns),
-        ratios=np.array(ratios).T,
-        further=_suboptimalities(pairs),
-    )
-
-
-def _suboptimalities(pairs: Sequence[Pair]) -> dict[str, float | str]:
-    """The median ratio of suboptimalities, over the cases whose infimum is known; none if none is."""
-    known = [p for p in pairs if all(case.knows("suboptimality") for case in (p[0], *p[1]))]
-    if not known:
-        return {}
-    ratios = np.array([_ratios(*_with_best_rival(pair, final_suboptimality)) for pair in known])
-    where = "" if len(known) == len(pairs) else f" ({len(known)} of {len(pairs)} cases)"
-    middle = float(statistics.quantile(ratios.ravel(), 0.5))
-    return {f"median ratio of suboptimalities{where}": middle}
-
-
-def _with_best_rival(pair: Pair, of: Callable[[Run], float]) -> tuple[Array, Array]:
-    """A case's number and the lowest of its rivals', for each seed."""
-    case, others = pair
-    return case.measure(of), np.min([other.measure(of) for other in others], axis=0)
-
-
-def _worst_ratios(pairs: Sequence[Pair], ratio: Callable[[Run, Run], float]) -> Array:
-    """``[case, seed]``: the largest ratio to a rival; 0, 1 or infinite if the rival, both or we diverged."""
-
-    def of(ours: Run, theirs: Run) -> float:
-        if diverged(ours) or diverged(theirs):
-            return _ratio(*(np.inf if diverged(run) else 1.0 for run in (ours, theirs)))
-        return ratio(ours, theirs)
-
-    return np.array(
-        [
-            [
-                max(of(case.seeds[seed], other.seeds[seed]) for other in others)
-                for seed in sorted(case.seeds)
-            ]
-            for case, others in pairs
-        ]
-    )
-
-
-def _scores(cases: Sequence[Case], columns: Sequence[Array]) -> Scores:
-    labels, sizes = [case.label for case in cases], [case.batch_size for case in cases]
-    return Scores(np.stack(columns, axis=1), labels, sizes)
-
-
-def _ratios(ours: Array, theirs: Array) -> list[float]:
-    return [_ratio(a, b) for a, b in zip(ours, theirs, strict=True)]
-
-
-def _ratio(ours: float, theirs: float) -> float:
-    """ours/theirs, with 1 where both are 0 or both infinite."""
-    if ours == theirs:
-        return 1.0
-    return ours / theirs if theirs > 0 else np.inf

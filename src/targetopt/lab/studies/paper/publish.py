@@ -2,13 +2,14 @@
 
 ::
 
-    DIR/README.md                what holds and what does not, with numbers, times and versions
+    DIR/README.md                findings, caveats, and where the rest is
+    DIR/FIGURE/README.md         what holds and what does not, with numbers
     DIR/FIGURE/curves.parquet    every run of the figure, a row per recorded step
     DIR/FIGURE/*.png             the figure as the paper has it, and its further panels
     DIR/FIGURE/spec.toml         what was run; with --only ID it redraws a single curve
     DIR/FIGURE/verdicts.json     the verdicts
     DIR/FIGURE/tuning.json       what tuned methods chose
-    DIR/FIGURE/facts.json        scale, data, times, versions
+    DIR/FIGURE/facts.json        scale, data, times, versions, what the runs are, and their digests
 """
 
 from __future__ import annotations
@@ -19,23 +20,21 @@ import shutil
 import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 from PIL import Image
 
-from targetopt.lab.report.payload import thinned
 from targetopt.lab.run import tuning
+from targetopt.lab.statistics import verdicts
+from targetopt.lab.statistics.verdicts import Verdict
 from targetopt.lab.store.directory import Run, Store
 from targetopt.lab.store.files import explained, write_whole
-from targetopt.lab.studies.paper import results_page
+from targetopt.lab.studies.paper import claims, curves, results_page
 from targetopt.lab.studies.paper.reproduce import Reproduction
 
-RECORDS = 64
-"""Rows kept of each run, as evenly in log step as its records are."""
 COLOURS = 256
 """Colours of a published png: lines, bands and letters need no more, and it takes a third of the space."""
 
@@ -69,12 +68,35 @@ def publish(found: Sequence[Reproduction], to: Path, *, scale: str) -> Path:
                 shutil.copyfile(done.directory / name, folder / name)
         runs = [] if done.summary is None else Store(done.directory).shown()
         if runs:
-            write_whole(folder / "curves.parquet", _curves(done.figure, runs))
+            write_whole(folder / curves.FILE, curves.written(done.figure, runs))
         facts = json.dumps(_facts(done, runs, scale), indent=1, ensure_ascii=False)
         write_whole(folder / "facts.json", facts.encode())
-    page = to / "README.md"
-    write_whole(page, results_page.written(to).encode())
-    return page
+    return judge_anew(to)
+
+
+def judge_anew(folder: Path) -> Path:
+    """Judge the claims of all figures in ``folder`` on their published curves, and write all pages; returns the first.
+
+    A claim that needs more than is published keeps the verdict that it was given where it was run, and says so.
+    """
+    read = lru_cache(curves.read)
+    for name in claims.EVERY:
+        if (folder / name / curves.FILE).exists():
+            before = {verdict.claim: verdict for verdict in verdicts.read(folder / name)}
+            found = claims.judge_figure(folder, name, read)
+            kept = [_kept(before.get(verdict.claim), verdict) for verdict in found]
+            verdicts.write(folder / name, kept)
+    return results_page.write(folder)
+
+
+def _kept(before: Verdict | None, now: Verdict) -> Verdict:
+    if now.verdict != "not judged" or before is None or before.verdict == "not judged":
+        return now
+    said = f"{before.test.partition(WHERE_RUN)[0]}{WHERE_RUN}{now.test}"
+    return replace(before, test=said)
+
+
+WHERE_RUN = "; judged where it was run, and not from the published curves: "
 
 
 def _facts(done: Reproduction, runs: Sequence[Run], scale: str) -> dict[str, Any]:
@@ -101,6 +123,7 @@ def _facts(done: Reproduction, runs: Sequence[Run], scale: str) -> dict[str, Any
         "title": _title(done.directory),
         "started": sorted(manifest["started"] for manifest in manifests.values()),
         **{key: distinct(key) for key in ("commit", "machine", "versions")},
+        **curves.described(runs),
     }
 
 
@@ -123,60 +146,3 @@ def _small(picture: Path) -> bytes:
         few = image.convert("RGB").quantize(COLOURS, Image.Quantize.MAXCOVERAGE, kmeans=3)
         few.save(buffer, "png", optimize=True)
     return buffer.getvalue()
-
-
-def _curves(figure: str, runs: Sequence[Run]) -> bytes:
-    """One row per recorded step of every run; words as dictionaries, measurements as float32."""
-    words: dict[str, list[str]] = {name: [] for name in _WORDS}
-    measured = {name for run in runs for name in run.columns}
-    recorded = [name for name in _NUMBERS if name == "seed" or name in measured]
-    numbers: dict[str, list[np.ndarray[Any, Any]]] = {name: [] for name in recorded}
-    for run in runs:
-        manifest = run.manifest
-        kept = thinned(run.columns["step"], RECORDS)
-        rounds = manifest["problem"]["name"] == "imitation"  # whose name does not say which
-        described = {
-            "figure": figure,
-            "problem": manifest["problem"]["label" if rounds else "name"],
-            "loss_function": manifest["problem"].get("loss", ""),
-            "batch_size": str(manifest["batch_size"]),
-            "method": manifest["method"]["name"],
-            "label": manifest["method"]["label"],
-            "panels": ", ".join(manifest["panels"]),
-            "status": manifest["status"],
-            "run": manifest["id"],
-        }
-        for name, text in described.items():
-            words[name] += [text] * len(kept)
-        numbers["seed"].append(np.full(len(kept), manifest["seed"]))
-        for name in recorded[1:]:
-            column = run.columns.get(name)
-            missing = np.full(len(kept), np.nan)
-            numbers[name].append(missing if column is None else column[kept])
-    columns = {name: pa.array(texts).dictionary_encode() for name, texts in words.items()}
-    for name, parts in numbers.items():
-        kind = pa.int64() if name in _COUNTS else pa.float32()
-        with np.errstate(over="ignore"):  # a diverging loss may be infinite a few steps earlier
-            columns[name] = pa.array(np.concatenate(parts).astype(kind.to_pandas_dtype()), kind)
-    buffer = pa.BufferOutputStream()
-    # Whole numbers and words repeat from run to run; measurements do not, so their bytes are split.
-    floats = [name for name in recorded if name not in _COUNTS]
-    pq.write_table(
-        pa.table(columns),
-        buffer,
-        compression="zstd",
-        compression_level=19,
-        use_dictionary=[name for name in columns if name not in floats],
-        use_byte_stream_split=floats,
-    )
-    return bytes(buffer.getvalue())
-
-
-_WORDS = (
-    "figure", "problem", "loss_function", "batch_size", "method", "label", "panels", "status", "run",
-)  # fmt: skip
-_COUNTS = ("seed", "step", "oracle_calls", "value_calls", "inner_steps")
-_NUMBERS = (
-    *_COUNTS, "epoch", "loss", "grad_norm", "suboptimality",
-    "best_in_class", "held_out_loss", "mean_return", "gathering_time", "updating_time",
-)  # fmt: skip

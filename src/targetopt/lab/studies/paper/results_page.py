@@ -1,64 +1,94 @@
-"""The page of published results: which claims hold, with numbers, from what lies in the folder."""
+"""The first page of published results: six findings, four caveats, a picture, a command, and where the rest is."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from targetopt.lab.report.page import duration, number
+from targetopt.lab.report.page import duration
 from targetopt.lab.run import tuning
 from targetopt.lab.statistics import verdicts
-from targetopt.lab.statistics.verdicts import Verdict
-from targetopt.lab.studies.paper import figures
+from targetopt.lab.statistics.verdicts import JUDGEMENTS, Verdict
+from targetopt.lab.store.files import write_whole
+from targetopt.lab.studies.paper import figure_page, figures
+from targetopt.lab.studies.paper.findings import findings
 from targetopt.lab.studies.paper.judging import BEYOND
 
 Facts = Mapping[str, Any]
+Judged = Mapping[str, Sequence[Verdict]]
+
+OPENING = "fig2-rcv1"
+"""Whose picture the page opens with, if it is there."""
+AGAIN = ("figA-sgd-constant-logistic", "mushrooms", "full", "SSO m=20", 0)
+"""The curve that the page's command redoes: figure, problem, batch size, label, seed."""
 
 
-def written(folder: Path) -> str:
-    """The page of all figures that were published to ``folder``, in Markdown."""
+def write(folder: Path) -> Path:
+    """Write ``README.md`` of all figures that were published to ``folder``, and that of each; returns the first."""
     facts = {
         name: json.loads((folder / name / "facts.json").read_text(encoding="utf-8"))
         for name in figures.names()
         if (folder / name / "facts.json").exists()
     }
     judged = {name: verdicts.read(folder / name) for name in facts}
-    return "\n".join(_page(folder, facts, judged)) + "\n"
+    for name in facts:
+        text = figure_page.written(folder / name, name, facts[name], judged[name])
+        write_whole(folder / name / "README.md", text.encode())
+    page = folder / "README.md"
+    write_whole(page, ("\n".join(_page(folder, facts, judged)) + "\n").encode())
+    return page
 
 
-def _page(
-    folder: Path, facts: Mapping[str, Facts], judged: Mapping[str, list[Verdict]]
-) -> Iterator[str]:
+def _page(folder: Path, facts: Mapping[str, Facts], judged: Judged) -> Iterator[str]:
     yield "# Results"
     yield ""
     yield (
-        "What `targetopt reproduce` gave, written by `--publish`. "
-        "[How claims are judged, and what was chosen where the paper leaves a choice]"
-        "(../docs/reproduction.md)."
+        "What `targetopt reproduce` gave. [How claims are judged, what was chosen where the paper leaves a choice, and "
+        "how verdicts have changed](../docs/reproduction.md)."
     )
+    found = findings(judged)
+    if found:
+        yield ""
+        yield from (f"{place}. {sentence}" for place, sentence in enumerate(found, 1))
     yield ""
-    yield "| figure | the paper's claims: hold / mixed / do not / not judged | beyond the paper |"
+    yield "Four things to know before you quote a number:"
+    yield ""
+    yield from (f"* {caveat}" for caveat in _caveats(folder, facts))
+    opening = figure_page.pictures(folder / OPENING)
+    if OPENING in facts and opening:
+        yield ""
+        yield f"![{figures.title(OPENING)}]({OPENING}/{opening[0].name})"
+    yield from _one_curve(folder, facts)
+    yield ""
+    yield "## Figures"
+    yield ""
+    words = " / ".join(JUDGEMENTS)
+    yield f"Counts are of claims: {words}."
+    yield ""
+    yield "| figure | the paper's claims | beyond the paper |"
     yield "|---|---|---|"
-    for name, found in judged.items():
-        ours = [verdict for verdict in found if verdict.claim.startswith(BEYOND)]
-        theirs = [verdict for verdict in found if verdict not in ours]
-        link = f"[{name}](#{name.lower()})"
+    for name, each in judged.items():
+        ours = [verdict for verdict in each if verdict.claim.startswith(BEYOND)]
+        theirs = [verdict for verdict in each if verdict not in ours]
+        link = f"[{name}]({name}/README.md)"
         yield f"| {link} {figures.title(name)} | {_counted(theirs)} | {_counted(ours)} |"
+    missing = [name for name in figures.names() if name not in facts]
+    if missing:
+        yield ""
+        yield f"Not published: {', '.join(missing)}."
+    yield ""
+    yield "## What it took"
     yield ""
     yield from _economy(list(facts.values()))
-    yield ""
-    yield "## Claims and verdicts"
-    for name in facts:
-        yield from _figure(folder / name, name, facts[name], judged[name])
     yield ""
     yield "## From a curve to its run"
     yield ""
     yield (
-        "`FIGURE/curves.parquet` has a row per recorded step, with the id of its run: at most 64 records a run, "
-        "measurements as float32. This finds the runs of a line, and does one of them again, alone:"
+        "`FIGURE/curves.parquet` has a row per recorded step, with the id of its run; measurements are float32. This "
+        "finds the runs of a line, and does one of them again, alone:"
     )
     yield ""
     yield "    python -c \"import pandas as pd; t = pd.read_parquet('FIGURE/curves.parquet'); \\"
@@ -66,14 +96,65 @@ def _page(
     yield "    targetopt run FIGURE/spec.toml --only ID --out redo"
     yield ""
     yield (
-        "Its numbers are the same, bit for bit, each time it is done with the same versions on the same machine."
+        "Its numbers are the same, bit for bit, each time it is done with the same versions on the same machine. On "
+        "another processor, expect the same published digits of linear models, except with L-BFGS inside (18 runs were "
+        "redone on one); per cents of imitation, whose simulators and networks are chaotic. "
+        "`FIGURE/facts.json` has a digest of what is published of every run."
+    )
+    yield ""
+    yield (
+        "`targetopt judge results` judges all claims anew from the published curves and writes these pages; "
+        "`python results/recompute.py` does the judging with code of its own, a hundred lines of numpy."
     )
 
 
-def _counted(found: list[Verdict]) -> str:
+def _caveats(folder: Path, facts: Mapping[str, Facts]) -> Iterator[str]:
+    yield (
+        "**Three data sets, three seeds.** Intervals say what varies with the seed; nothing is claimed about other "
+        "data. Two of the three (mushrooms, RCV1) are separable: there the logistic loss falls for ever as the weights "
+        "grow, so its final value measures how far a method has gone. Gradient norms are shown beside it; margins were "
+        "not recorded."
+    )
+    yield (
+        "**RCV1 is another subset** of the same collection (RCV1-v2), since LIBSVM's file was not to be had. Without "
+        "that file `targetopt reproduce` takes the synthetic twin, which gives other numbers."
+    )
+    choices = [choice for name in facts for choice in tuning.read(folder / name)]
+    edges = sum(bool(choice["at_edge"]) for choice in choices)
+    yield (
+        f'**"Tuned" means the best of five values**, and {edges} of {len(choices)} choices lie at the edge of their '
+        "list: a longer list would tune them further. Pages say which."
+    )
+    yield (
+        "**Some settings decide verdicts**: the floor of SSO-Newton, the cap of SLS, where line-searches begin, how "
+        '"on par" is read. The pages name them, and so do the verdicts.'
+    )
+
+
+def _one_curve(folder: Path, facts: Mapping[str, Facts]) -> Iterator[str]:
+    figure, *line = AGAIN
+    if figure not in facts:
+        return
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(
+        folder / figure / "curves.parquet",
+        columns=["problem", "batch_size", "label", "seed", "run"],
+    )
+    rows = {tuple(row.values())[:-1]: row["run"] for row in table.to_pylist()}
+    run = rows.get(tuple(line))
+    if run is None:
+        return
+    took = duration(facts[figure]["cpu_time"][run])
+    yield ""
+    yield f"Redo one curve ({line[2]} on {line[0]}, full batch, {took} of processor time here):"
+    yield ""
+    yield f"    targetopt run results/{figure}/spec.toml --only {run} --out redo"
+
+
+def _counted(found: Sequence[Verdict]) -> str:
     counts = Counter[str](verdict.verdict for verdict in found)
-    order = ("holds", "mixed", "does not hold", "not judged")
-    return " / ".join(str(counts[verdict]) for verdict in order) if found else "–"
+    return " / ".join(str(counts[word]) for word in JUDGEMENTS) if found else "–"
 
 
 def _economy(facts: list[Facts]) -> Iterator[str]:
@@ -98,61 +179,3 @@ def _economy(facts: list[Facts]) -> Iterator[str]:
     for key in ("commit", "machine", "versions"):
         values = dict.fromkeys(value for each in facts for value in each[key])
         yield f"| {key} | {'; '.join(values)} |"
-
-
-def _figure(folder: Path, name: str, facts: Facts, judged: list[Verdict]) -> Iterator[str]:
-    yield ""
-    yield f"### {name}"
-    yield ""
-    yield f"{facts['title'] or figures.title(name)}."
-    if facts["shown"]:
-        busy = duration(sum(facts["cpu_time"].values()))
-        yield (
-            f"Data: {'; '.join(facts['data'])}. {len(facts['cpu_time'])} runs, {busy} of processor time. "
-            f"Redraw, with just these data: `targetopt run {name}/spec.toml --out redo && targetopt report redo`; "
-            f"with the data the paper names, if they can be had: "
-            f"`targetopt reproduce {name} --scale {facts['scale']}`."
-        )
-    else:
-        yield f"Redraw: `targetopt reproduce {name} --scale {facts['scale']}`."
-    yield ""
-    pictures = sorted(
-        folder.glob("*.png"),
-        key=lambda path: (
-            not path.stem.startswith("rules-"),
-            path.stem != "curves-loss",
-            path.stem,
-        ),
-    )
-    for picture in pictures[:1]:
-        yield f"![{picture.stem}]({name}/{picture.name})"
-        yield ""
-    if pictures[1:]:
-        yield "Further: " + ", ".join(f"[{p.stem}]({name}/{p.name})" for p in pictures[1:]) + "."
-        yield ""
-    yield "| verdict | claim | numbers | n | test |"
-    yield "|---|---|---|---|---|"
-    for verdict in judged:
-        numbers = "; ".join(
-            f"{key}: {number(value) if isinstance(value, float | int) else value}"
-            for key, value in verdict.numbers.items()
-        )
-        yield (
-            f"| **{verdict.verdict}** | {_cell(verdict.claim)} | {_cell(numbers)} | {verdict.n} "
-            f"| {_cell(verdict.test)} |"
-        )
-    choices = tuning.read(folder)
-    if choices:
-        edges = sum(bool(choice["at_edge"]) for choice in choices)
-        first = choices[0]
-        yield ""
-        yield (
-            f"Step sizes were chosen {len(choices)} times, by the final {first['metric']} after "
-            f"{first['epochs']} epochs with seed {first['seed']}; {edges} choices lie at the end of their "
-            f"list. [All of them]({name}/tuning.json)."
-        )
-
-
-def _cell(text: str) -> str:
-    """Text inside a table of Markdown."""
-    return text.replace("|", "\\|").replace("\n", " ")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from targetopt.lab.studies.paper.evidence import (
     NotJudged,
     Where,
 )
+from targetopt.lab.studies.paper.judging import as_data
 
 
 @dataclass(frozen=True)
@@ -60,32 +62,58 @@ def beside_sgd(evidence: Evidence, methods: Methods, where: Where) -> list[tuple
 
 @dataclass(frozen=True)
 class Ratio:
-    """A claim that a number lies within bounds, for every seed.
+    """A claim that a ratio of times lies within bounds, for every seed.
+
+    With an ``m`` it is the time of a step of SSO over that of SGD; without one it is τ, the time of gathering over
+    that of one update of SGD.
 
     Attributes:
         says: the claim.
-        words: the number's name.
-        of: its values, one a seed.
+        gatherer: how states are gathered.
+        states: how many a step.
         low, high: the bounds.
+        m: inner steps.
+        says_of_a_machine: whether it is about the machine it was measured on; then nothing is judged.
     """
 
     says: str
-    words: str
-    of: Callable[[Evidence], Array]
+    gatherer: str
+    states: int
     low: float
     high: float
+    m: int | None = None
+    says_of_a_machine: bool = False
     needs: frozenset[str] = frozenset()
+
+    def asked(self) -> dict[str, Any]:
+        return {key: value for key, value in as_data(self).items() if key != "says"}
+
+    @property
+    def words(self) -> str:
+        return "τ" if self.m is None else "time per step over SGD's"
+
+    def of(self, evidence: Evidence) -> Array:
+        """The ratio, seed by seed."""
+        where = On(batch_sizes=(self.states,), options={"gatherer": self.gatherer})
+        if self.m is None:
+            [case] = evidence.cases(SGD, where)
+            return case.measure(gathering_time) / case.measure(updating_time)
+        [(_, ratio)] = beside_sgd(evidence, Methods("sso", "gradient-step", m=self.m), where)
+        return ratio
 
     def judge(self, evidence: Evidence) -> Verdict:
         values = self.of(evidence)
+        numbers: dict[str, float | str] = {
+            self.words: float(np.median(values)),
+            "least … greatest over seeds": f"{values.min():.3g} … {values.max():.3g}",
+        }
+        if self.says_of_a_machine:
+            test = f"medians over rounds, CPU time; a number of this machine and code; {evidence.scale} per size"
+            return Verdict(self.says, "measured here", numbers, len(values), test)
         inside = (self.low <= values) & (values <= self.high)
         verdict: Judgement = (
             "holds" if inside.all() else "does not hold" if not inside.any() else "mixed"
         )
-        numbers: dict[str, float | str] = {
-            self.words: float(np.median(values)),
-            "least … greatest": f"{values.min():.3g} … {values.max():.3g}",
-        }
         bounds = f"from {self.low:g} to {self.high:g}" if self.low else f"at most {self.high:g}"
         test = f"medians over rounds, CPU time; {bounds} for every seed; {evidence.scale} per size"
         return Verdict(self.says, verdict, numbers, len(values), test)
@@ -98,6 +126,9 @@ class Falls:
     says: str
     where: Where
     needs: frozenset[str] = frozenset()
+
+    def asked(self) -> dict[str, Any]:
+        return {key: value for key, value in as_data(self).items() if key != "says"}
 
     def judge(self, evidence: Evidence) -> Verdict:
         by_method: dict[str, dict[int, Array]] = {}
@@ -122,73 +153,40 @@ class Falls:
         return Verdict(self.says, verdict, numbers, int(np.size(falls)), test)
 
 
-PAPERS = {"gatherer": "torch"}
-OURS = {"gatherer": "auto"}
+PAPERS, OURS = "torch", "auto"
+"""Gatherers: one environment in a loop, as in the paper; batched simulators."""
 
-
-def _ratio(m: int, states: int, gatherer: Mapping[str, str]) -> Callable[[Evidence], Array]:
-    def of(evidence: Evidence) -> Array:
-        where = On(batch_sizes=(states,), options=gatherer)
-        [(_, ratio)] = beside_sgd(evidence, Methods("sso", "gradient-step", m=m), where)
-        return ratio
-
-    return of
-
-
-def _tau(gatherer: Mapping[str, str]) -> Callable[[Evidence], Array]:
-    def of(evidence: Evidence) -> Array:
-        [case] = evidence.cases(SGD, On(batch_sizes=(1000,), options=gatherer))
-        return case.measure(gathering_time) / case.measure(updating_time)
-
-    return of
-
-
-_TIMES = "time per step over SGD's"
 RUNTIME_CLAIMS: list[Ratio | Falls] = [
     Ratio(
         "at 10 states per step SSO-100 takes almost 50 times as long as SGD",
-        _TIMES,
-        _ratio(100, 10, PAPERS),
-        25.0,
-        100.0,
+        PAPERS, 10, 25.0, 100.0, m=100, says_of_a_machine=True,
     ),
     Ratio(
         "at 1000 states per step SSO-100 takes only about three times as long as SGD",
-        _TIMES,
-        _ratio(100, 1000, PAPERS),
-        2.0,
-        4.5,
+        PAPERS, 1000, 2.0, 4.5, m=100, says_of_a_machine=True,
     ),
-    Ratio(
-        "when data collection is expensive, SSO is as fast as SGD even for relatively large m (m = 10, 1000 states)",
-        _TIMES,
-        _ratio(10, 1000, PAPERS),
-        0.0,
-        1.5,
+    *(
+        Ratio(
+            "when data collection is expensive, SSO is as fast as SGD even for relatively large m "
+            f"(m = {m}, 1000 states)",
+            PAPERS, 1000, 0.0, 1.5, m=m,
+        )
+        for m in (10, 100)
     ),
     Falls(
         "the larger the number of states, the less the model updates of SSO dominate",
-        On(options=PAPERS),
+        On(options={"gatherer": PAPERS}),
     ),
     Ratio(
         "τ, the time of gathering over that of one model update, is about 1000",
-        "τ",
-        _tau(PAPERS),
-        1000 / 3,
-        3000.0,
+        PAPERS, 1000, 1000 / 3, 3000.0, says_of_a_machine=True,
     ),
     Ratio(
         "beyond the paper: with batched simulators SSO-100 takes at most 8 times as long as SGD at 1000 states",
-        _TIMES,
-        _ratio(100, 1000, OURS),
-        0.0,
-        8.0,
+        OURS, 1000, 0.0, 8.0, m=100,
     ),
     Ratio(
         "beyond the paper: with batched simulators τ is above 10: gathering costs more than ten inner steps",
-        "τ",
-        _tau(OURS),
-        10.0,
-        np.inf,
+        OURS, 1000, 10.0, 1e6,
     ),
-]
+]  # fmt: skip
