@@ -14,7 +14,7 @@ from targetopt.lab.store.files import write_whole
 from targetopt.lab.studies.oracles import claims, pictures
 from targetopt.lab.studies.oracles.findings import TaskFindings, gather
 from targetopt.lab.studies.oracles.measures import PRICES, SHARES, middle
-from targetopt.lab.studies.oracles.suite import EXTENTS
+from targetopt.lab.studies.oracles.suite import EXTENTS, tasks
 
 COMMAND = (
     "targetopt oracles run --scale {scale} && targetopt oracles report --publish results/oracles"
@@ -98,7 +98,7 @@ def text(
         "## Verdicts",
         _verdicts(judged),
         "## How it was made",
-        f"    {COMMAND.format(scale=scale)}\n\n{_made(scale)}{_took(stamp)}",
+        f"    {COMMAND.format(scale=scale)}\n\n{_made(scale)}{_took(stamp)}{_missing(found)}",
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -224,6 +224,17 @@ def _verdicts(judged: Sequence[Verdict]) -> str:
         )
         rows.append(f"| {verdict.verdict} | {verdict.claim} | {numbers} |")
     return "\n".join(rows)
+
+
+def _missing(found: Sequence[TaskFindings]) -> str:
+    """What has not been run yet, so that a page about a part of the study says so."""
+    known = {task.name for task in found}
+    left = [task.title for task in tasks() if task.name not in known]
+    bare = [task.title for task in found if not task.of("ablation")]
+    said = f" Not run yet: {'; '.join(left)}." if left else ""
+    if bare and len(bare) < len(found):
+        said += f" Without ablations so far: {'; '.join(bare)}."
+    return said
 
 
 def _took(stamp: Mapping[str, Any] | None) -> str:

@@ -76,7 +76,9 @@ def _overview(found: Sequence[TaskFindings], path: Path) -> Path:
         ax.set_ylim(-0.6, len(order) - 0.4)
         ax.set_yticks(range(len(order)), [task.title for task in order], fontsize=6.5)
         ax.grid(axis="y", linewidth=0.3)
-        ax.legend(fontsize=6, loc="lower right", frameon=True)
+        ax.legend(
+            fontsize=6, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncol=3, handletextpad=0.1
+        )
         return "calls of the best tuned rival / calls of to.SSO(params)", ""
 
     # room for the problems' names on the left comes with the figure's width
@@ -145,7 +147,7 @@ def _profiles(found: Sequence[TaskFindings], path: Path) -> Path:
             plot(ax, np.append(factors, 2 * factors[-1]), np.append(share, share[-1]), style, place)
         ax.set_ylim(0, 1.02)
         ax.set_xlim(1, min(2 * factors[-1], 30))
-        return "calls / fewest calls", "share of problems, levels, seeds"
+        return "calls / fewest median calls", "share of problems, levels, seeds"
 
     return _single(
         path, paint, 2.2, [Entry(label, s) for label, s in zip(labels, styles, strict=True)]
