@@ -128,7 +128,9 @@ def valley(monkeypatch: pytest.MonkeyPatch) -> Iterator[suite.Task]:
     """A small task, run by the engine in this process."""
     problems.register("valley", "for tests")(lambda size="smoke": Valley(size))
     task = suite.Task("valley", "a valley", "a formula", {"name": "valley"}, suite.calls(8, 8, 8))
+    suite.tasks()  # the others are known by now, and are added to no other table
     monkeypatch.setattr(suite, "TASKS", {"valley": task})
+    monkeypatch.setattr(page, "tasks", lambda wanted=(): [task])
     monkeypatch.setattr(study, "tasks", lambda wanted=(): [task])
     monkeypatch.setattr(findings, "tasks", lambda wanted=(): [task])
     monkeypatch.setattr(study, "run_all", in_process)
