@@ -17,8 +17,9 @@ from targetopt.imitation.experts.measure import CHOOSE, REPORT, WATCH
 from targetopt.imitation.experts.recipes import default_steps, recipe_for, settings
 from targetopt.lab.cli.main import make
 
-PROMISED = {"Hopper-v5": 3000.0, "Walker2d-v5": 4000.0}
-EXPERTS = [(name, family) for name in PROMISED for family in ("sac", "ppo")]
+PROMISED = {"Hopper-v5": 3000.0, "Walker2d-v5": 4000.0, "HalfCheetah-v5": 4500.0}
+EXPERTS = [(name, family) for name in ("Hopper-v5", "Walker2d-v5") for family in ("sac", "ppo")]
+EXPERTS += [("HalfCheetah-v5", "sac")]
 
 
 def invoke(*words: str, code: int = 0) -> str:
@@ -136,7 +137,9 @@ def test_evaluate_says_mean_deviation_and_lengths(tmp_path: Path) -> None:
 
 
 def test_evaluate_errors(tmp_path: Path) -> None:
-    assert "there are Hopper-v5-ppo" in invoke("expert", "evaluate", "Ant-v5", code=1)
+    assert "there are HalfCheetah-v5-sac, Hopper-v5-ppo" in invoke(
+        "expert", "evaluate", "Ant-v5", code=1
+    )
     absent = tmp_path / "no.safetensors"
     assert f"no expert file '{absent}'" in invoke("expert", "evaluate", absent, code=1)
     nowhere = GaussianPolicy(11, 3).save(tmp_path / "p.safetensors")

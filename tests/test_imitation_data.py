@@ -70,7 +70,7 @@ def test_a_run_with_old_data_goes_on_bitwise(data: Any, tmp_path: Path) -> None:
     file = tmp_path / "run.pt"
     run(**options, rounds=2, checkpoint=file)
     same(run(**options, checkpoint=file), whole)
-    with pytest.raises(BadArgument, match=r"data: .* there, 'Replay\(n=1\)' here"):
+    with pytest.raises(BadArgument, match=r"data: .* there, 'Replay\(n=1, "):
         run(**(options | {"data": "round"}), checkpoint=file)
 
 
@@ -90,11 +90,33 @@ def test_what_a_run_costs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert run(inner=STEPS, rounds=1).cost == 0.0
 
 
+def test_several_updates_on_parts_of_what_is_kept(tmp_path: Path) -> None:
+    """Labels are bought once, each update sees a batch, and a run that goes on draws the same batches."""
+    data = im.Replay("all", batch=30, updates=3)
+    whole = run(data=data, rounds=4)
+    assert [each.oracle_calls for each in whole.history] == [1, 1, 1, 1]
+    states = whole.history[0].states
+    assert [each.states for each in whole.history] == [states * t for t in (1, 2, 3, 4)]
+    assert whole.questions["labels"] == 4 * states
+    run(data=data, rounds=2, checkpoint=tmp_path / "run.pt")
+    after = run(data=data, rounds=4, checkpoint=tmp_path / "run.pt")
+    for name, value in whole.policy.state_dict().items():
+        assert torch.equal(value, after.policy.state_dict()[name]), name
+    kept = im.Batch(
+        np.arange(10.0)[:, None], np.arange(10.0)[:, None], np.empty(0), np.empty(0, int)
+    )
+    parts = list(im.Replay("all", batch=4, updates=2).drawn(kept, np.random.default_rng(0)))
+    assert [len(set(part.states[:, 0])) for part in parts] == [4, 4]
+    assert all(np.array_equal(part.states, part.labels) for part in parts)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: run(data="everything"), r"data='everything' must be one of 'round', 'all', or"),
         (lambda: im.Replay(0), "Replay: n=0"),
+        (lambda: im.Replay("all", batch=0), "Replay: batch=0"),
+        (lambda: im.Replay("all", updates=0), "Replay: updates=0"),
         (lambda: im.Prices(question=-1.0), r"question=-1\.0 must be a number, at least 0"),
         (lambda: im.Prices(interaction=float("inf")), "interaction=inf"),
     ],

@@ -250,20 +250,24 @@ def test_an_instance_has_no_copies() -> None:
         im.make_gatherer(env, copies=4)
 
 
-class Pixels(PointMass):
-    observation_space = gymnasium.spaces.Box(0, 255, (4, 4), np.uint8)
+class Grid(PointMass):
+    action_space = gymnasium.spaces.Box(-1.0, 1.0, (2, 2))
 
 
-class Parts(PointMass):
-    observation_space = gymnasium.spaces.Dict({"x": gymnasium.spaces.Box(-1, 1, (2,))})  # type: ignore[assignment]
+class Words(PointMass):
+    observation_space = gymnasium.spaces.Text(5)  # type: ignore[assignment]
+
+
+class Nested(PointMass):
+    observation_space = gymnasium.spaces.Dict({"x": gymnasium.spaces.Dict({})})  # type: ignore[assignment]
 
 
 @pytest.mark.parametrize(
     ("env", "message"),
     [
-        ("CartPole-v1", r"action space Discrete\(2\).*continuous.*CrossEntropy"),
-        (Pixels, "observation space Box.*1-D Box.*FlattenObservation"),
-        (Parts, "observation space Dict.*FlattenObservation"),
+        (Grid, "action space Box.*1-D Box, Discrete or 1-D MultiDiscrete.*ActionWrapper"),
+        (Words, "observation space Text.*FlattenObservation"),
+        (Nested, "observation space Dict.*FlattenObservation"),
         ("Hoper-v5", "env='Hoper-v5' cannot be made"),
         (3, "env=3 must be a Gymnasium id"),
         (lambda: 3, "must make a gymnasium.Env; it made int"),

@@ -14,12 +14,15 @@ from targetopt.imitation.measuring.film import Film, film
 from targetopt.imitation.measuring.measure import Measurement, mean_loss
 from targetopt.imitation.measuring.reachable import best_loss
 from targetopt.imitation.needs import MissingPackage
+from targetopt.imitation.policies.base import Behaviour, Policy
+from targetopt.imitation.policies.choices import ChoicePolicy
+from targetopt.imitation.policies.files import load_policy
 from targetopt.imitation.policies.network import Network
-from targetopt.imitation.policies.policy import GaussianPolicy, load_policy
+from targetopt.imitation.policies.policy import GaussianPolicy
 from targetopt.imitation.prices import Prices
 from targetopt.imitation.result import Result, Round
 from targetopt.imitation.rounds import Training
-from targetopt.imitation.simulation.behaviour import Behaviour, Geometric, Mixture, mixture, noisy
+from targetopt.imitation.simulation.behaviour import Geometric, Mixture, mixture, noisy
 from targetopt.imitation.simulation.environment import Environment, EnvironmentFailed
 from targetopt.imitation.simulation.gather import Batch, Gatherer, make_gatherer
 from targetopt.imitation.simulation.over_ray import OverRay
@@ -30,6 +33,7 @@ from targetopt.imitation.training import train
 __all__ = [
     "Batch",
     "Behaviour",
+    "ChoicePolicy",
     "Environment",
     "EnvironmentFailed",
     "Evaluation",
@@ -44,6 +48,7 @@ __all__ = [
     "Network",
     "NetworkExpert",
     "OverRay",
+    "Policy",
     "Prices",
     "Replay",
     "Result",

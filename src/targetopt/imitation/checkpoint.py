@@ -15,7 +15,7 @@ import torch
 from targetopt.files import write_atomically
 from targetopt.types import BadArgument
 
-VERSION = 3
+VERSION = 4
 
 
 def save(path: Path, settings: dict[str, Any], state: dict[str, Any]) -> None:

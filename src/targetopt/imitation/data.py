@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -17,9 +18,14 @@ class Replay:
 
     Old states keep the labels they were given: the expert is never asked again.
 
+    A round takes ``updates`` steps, each on ``batch`` of these states, drawn anew without replacement. Labels are
+    bought once, so that more updates cost computation and no questions.
+
     Args:
         n: how many states, or ``"all"``: DAgger as Ross et al. have it, which learns from everything that
             was ever labelled.
+        batch: states that one update learns from; None for all that are kept.
+        updates: steps in a round.
 
     Example:
         >>> Replay(3).joined(_batch([1, 2]), _batch([3, 4])).states.ravel()
@@ -34,10 +40,15 @@ class Replay:
     """
 
     n: int | Literal["all"] = "all"
+    batch: int | None = None
+    updates: int = 1
 
     def __post_init__(self) -> None:
         if self.n != "all":
             positive_int("Replay: n", self.n)
+        if self.batch is not None:
+            positive_int("Replay: batch", self.batch)
+        positive_int("Replay: updates", self.updates)
 
     def reaches(self, states_per_round: int) -> bool:
         """Whether a round of so many states leaves room for older ones."""
@@ -57,6 +68,15 @@ class Replay:
             new.finished_returns,
             new.finished_lengths,
         )
+
+    def drawn(self, kept: Batch, rng: np.random.Generator) -> Iterator[Batch]:
+        """What each update of a round learns from, out of all that is kept."""
+        for _ in range(self.updates):
+            if self.batch is None or self.batch >= len(kept.states):
+                yield kept
+                continue
+            rows = rng.choice(len(kept.states), self.batch, replace=False)
+            yield replace(kept, states=kept.states[rows], labels=kept.labels[rows])
 
 
 def replay(data: str | Replay) -> Replay:

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike
 
+from targetopt.distributions import GaussianRows
 from targetopt.imitation.policies import weights
 from targetopt.imitation.policies.network import Array, Network
 from targetopt.types import BadArgument
@@ -19,16 +21,21 @@ SHIPPED = Path(__file__).parent / "experts"
 
 FAMILIES = ("sac", "ppo")
 OUTPUTS = ("tanh", "clip")
+SMALLEST_SLOPE = 1e-3
+"""Of tanh, where it carries a deviation to actions: at the ends of the box it would be nothing at all."""
 
 
 class Expert(Protocol):
     """Says what it would do: called on every state that was visited, in batches.
 
-    ``expert(states)`` gets an array ``(n, d)`` and returns the mean actions, ``(n, k)``. They are
-    clipped to the action box, which is what the environment would do with them.
+    ``expert(states)`` gets an array ``(n, d)`` (or what the environment shows, for pictures and dicts) and returns the
+    mean actions, ``(n, k)``. They are clipped to the action box, which is what the environment would do with
+    them. Where actions are choices it returns whole numbers from 0, ``(n,)`` or ``(n, j)``. It may also return a
+    distribution for each state, such as `targetopt.distributions.CategoricalRows`, or a list with None for states that
+    it has no answer for.
     """
 
-    def __call__(self, states: Array, /) -> Array: ...
+    def __call__(self, states: Any, /) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -181,6 +188,24 @@ class NetworkExpert:
             )
         return self.noise(self.network.features(self._normalised(states)))
 
+    def distribution(self, states: Array) -> GaussianRows:
+        """N(a, σ_a²) at each state: the mean action, and σ carried through the squashing to first order."""
+        inside = self._normalised(states)
+        u = self.network(inside)
+        slope = np.ones_like(u)
+        if self.output == "tanh":
+            slope = 0.5 * (self.high - self.low) / np.cosh(np.clip(u, -300.0, 300.0)) ** 2
+        std = self.deviation(states) * np.maximum(slope, SMALLEST_SLOPE)
+        return GaussianRows(torch.from_numpy(self.squash(u)), torch.from_numpy(np.log(std)))
+
+    def stochastic(self) -> StochasticExpert:
+        """This expert, answering with its distribution instead of its mean action.
+
+        Losses then compare whole distributions, and ``Mixture(1.0, expert_noise="own")`` drives by its own noise.
+        """
+        self.deviation(np.zeros((1, self.network.inputs)))  # refused where it is not known
+        return StochasticExpert(self)
+
     def save(self, path: str | Path) -> Path:
         """Write it to a safetensors file (`load_expert` reads it)."""
         arrays = {**self.network.arrays(), "action.low": self.low, "action.high": self.high}
@@ -199,6 +224,16 @@ class NetworkExpert:
             "card": self.card,
         }
         return weights.write(path, arrays, header)
+
+
+@dataclass(frozen=True)
+class StochasticExpert:
+    """A `NetworkExpert` that answers with Gaussians over actions."""
+
+    expert: NetworkExpert
+
+    def __call__(self, states: Array, /) -> GaussianRows:
+        return self.expert.distribution(states)
 
 
 def load_expert(source: str | Path, family: str = "sac") -> NetworkExpert:

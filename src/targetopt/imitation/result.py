@@ -10,8 +10,9 @@ import numpy as np
 from torch import nn
 
 from targetopt.imitation import checkpoint as checkpoints
+from targetopt.imitation.policies.base import Policy
+from targetopt.imitation.policies.files import rebuilt
 from targetopt.imitation.policies.network import Array
-from targetopt.imitation.policies.policy import GaussianPolicy, rebuilt
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class Result:
         cost: what all questions and interactions cost, by the prices given.
     """
 
-    policy: GaussianPolicy
+    policy: Policy
     history: list[Round]
     expert_return: float
     questions: Mapping[str, int] = field(default_factory=dict)
@@ -116,10 +117,10 @@ class Result:
             (2, 'Swimmer-v5')
         """
         settings, state = checkpoints.read(Path(path))
-        low, high = (end.numpy() for end in state["box"])
-        box = {"std": np.array(settings["std"]), "low": low, "high": high}
         source = f"checkpoint {str(path)!r}"
-        policy = rebuilt(settings["learner"], state["policy"], box, learner, source)
+        extras = checkpoints.unpacked(state["extras"])
+        policy = rebuilt(settings["learner"], state["policy"], extras, learner, source)
+        policy.train_by(settings["loss"])
         policy.environment = policy.environment or settings["environment"]
         history = [Round(**each) for each in state["history"]]
         policy.provenance = {"rounds": len(history), "settings": settings}

@@ -16,7 +16,7 @@ from targetopt.imitation.data import DATA, Replay
 from targetopt.imitation.expert import Expert
 from targetopt.imitation.measuring.evaluate import Evaluation
 from targetopt.imitation.measuring.measure import Measurement, mean_loss
-from targetopt.imitation.policies.policy import GaussianPolicy
+from targetopt.imitation.policies.base import Policy
 from targetopt.imitation.prices import FREE, Prices
 from targetopt.imitation.result import Result, Round
 from targetopt.imitation.simulation.behaviour import Mixture
@@ -55,7 +55,7 @@ class Training:
         self,
         gatherer: Gatherer,
         expert: Expert,
-        policy: GaussianPolicy,
+        policy: Policy,
         update: Update,
         *,
         behaviour: Mixture,
@@ -148,7 +148,9 @@ class Training:
         devices = {p.device.index for p in self.policy.parameters() if p.device.type == "cuda"}
         with torch.random.fork_rng(devices=sorted(devices)):
             torch.manual_seed(_drawing_seed(self.gatherer.seed, t))
-            counts = self.update(batch)
+            rng = np.random.default_rng([self.gatherer.seed, 4, t])
+            parts = map(self.update, self.data.drawn(batch, rng))
+            counts = replace(sum(parts, start=Counts()), oracle_calls=1)  # labels are bought once
         updated = time.process_time()
         if not all_finite(*self.policy.parameters()):
             raise Diverged(
@@ -214,7 +216,8 @@ class Training:
         return {
             "environment": self.gatherer.environment.name,
             "learner": policy.description,
-            "std": policy.std.tolist(),
+            "loss": policy.objective,
+            "extras": {name: value.tolist() for name, value in policy.extras().items()},
             "behaviour": written(self.behaviour),
             "data": written(self.data),
             "states_per_round": self.states_per_round,
@@ -230,7 +233,7 @@ class Training:
         """
         batch = self.batch
         return {
-            "box": [self.policy.low, self.policy.high],
+            "extras": self.policy.extras(),
             "expert_return": self.measurement.expert_return,
             "cost": self.result.cost,
             "measurement": self.measurement.state_dict(),

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from targetopt.imitation.expert import Expert
 from targetopt.imitation.policies.network import Array
 from targetopt.imitation.simulation.environment import Environment
-from targetopt.types import BadAnswer
 
 PURPOSES = ("labels", "driving", "measuring", "checking")
 """What the expert is asked for: labels of rounds; acting outside of them, while copies are staggered;
@@ -91,12 +90,13 @@ class Teacher:
 
     def state_dict(self) -> dict[str, Any]:
         """The counts, and what an unfinished round has asked already."""
-        d, k = self.environment.observation_size, self.environment.action_size
-        states = [np.frombuffer(key, dtype=np.float64) for key in self._known]
+        layout, answers = self.environment.observations, list(self._known.values())
+        states = [np.frombuffer(key, dtype=layout.dtype) for key in self._known]
+        width = len(answers[0]) if answers else self.environment.action_size
         return {
             "asked": dict(self.asked),
-            "states": np.array(states, dtype=np.float64).reshape(-1, d),
-            "answers": np.array(list(self._known.values()), dtype=np.float64).reshape(-1, k),
+            "states": np.array(states, dtype=layout.dtype).reshape(-1, layout.size),
+            "answers": np.array(answers, dtype=np.float64).reshape(-1, width),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -105,22 +105,10 @@ class Teacher:
         self._known = {row.tobytes(): answers[i] for i, row in enumerate(np.array(state["states"]))}
 
 
-def labelled(expert: Expert, states: Array, environment: Environment) -> Array:
-    """The expert's mean actions, checked and clipped to the environment's box.
+def labelled(expert: Expert, states: NDArray[Any], environment: Environment) -> Array:
+    """The expert's answers as rows of labels: actions, clipped to the box, or distributions over them.
 
     The expert gets a copy of the states, and its answer is copied: neither can change behind our back.
     """
-    labels: NDArray[Any] = np.array(expert(states.copy()), dtype=np.float64)
-    expected = (len(states), environment.action_size)
-    if labels.shape != expected:
-        raise BadAnswer(
-            f"expert(states) must give one mean action per state, shape {expected} for "
-            f"{environment.name!r} (states {states.shape}); got {labels.shape}. Was the expert made for another "
-            "environment?"
-        )
-    if not np.isfinite(labels).all():
-        rows = np.flatnonzero(~np.isfinite(labels).all(axis=1))
-        raise BadAnswer(
-            f"expert(states) is not finite in {len(rows)} of {len(states)} rows: {rows[:10].tolist()}"
-        )
-    return np.clip(labels, environment.low, environment.high, out=labels)
+    shown = environment.observations.unrolled(states.copy())
+    return environment.actions.label(expert(shown), len(states), environment.name)

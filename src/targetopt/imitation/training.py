@@ -9,15 +9,14 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike
 from torch import nn
 
 from targetopt.imitation import checkpoint as checkpoints
 from targetopt.imitation.data import Replay, replay
 from targetopt.imitation.expert import FAMILIES, Expert, load_expert
 from targetopt.imitation.measuring.measure import Measurement
-from targetopt.imitation.policies.network import Array
-from targetopt.imitation.policies.policy import GaussianPolicy
+from targetopt.imitation.policies.base import LossName, Policy
+from targetopt.imitation.policies.policy import GaussianPolicy, Std, made_for
 from targetopt.imitation.prices import FREE, Prices
 from targetopt.imitation.progress import display
 from targetopt.imitation.result import Result, Round
@@ -43,8 +42,9 @@ def train(
     env: EnvLike,
     expert: Expert | str | Path,
     *,
-    learner: Literal["mlp", "linear"] | nn.Module = "mlp",
-    std: ArrayLike | None = None,
+    learner: Literal["mlp", "linear", "cnn"] | nn.Module | None = None,
+    std: Std | None = None,
+    loss: LossName = "kl",
     behaviour: Literal["online", "cloning", "dagger"] | Mixture = "online",
     data: Literal["round", "all"] | Replay = "round",
     lr: float | None = None,
@@ -74,14 +74,19 @@ def train(
     the batch loss itself, and ``lr=None`` is the paper's 1/(2L) = ½.
 
     Args:
-        env: a Gymnasium id, an environment, or a function that makes one. Continuous actions.
-        expert: a function ``states (n, d) -> mean actions (n, k)``; ``"sac"`` or ``"ppo"`` for the
-            one that comes with targetopt; or the path of an expert file.
-        learner: ``"mlp"`` (256, 256, relu; float32), ``"linear"`` (float64), or a torch module of your own
-            from states ``(n, d)`` to mean actions ``(n, k)``, which is then trained in place. A
-            `GaussianPolicy` keeps its own std; where it has no action box or environment's name, it
-            gets the environment's.
-        std: of the policy, one number or one per action; 1 by default. A `GaussianPolicy` has its own.
+        env: a Gymnasium id, an environment, or a function that makes one. Actions are a box of numbers, a choice or
+            several choices; observations are numbers, pictures, or a dict of these.
+        expert: a function from states to mean actions ``(n, k)``, choices ``(n,)``, or distributions (rows of
+            `targetopt.distributions`); ``"sac"`` or ``"ppo"`` for the one that comes with targetopt; or the path of an
+            expert file.
+        learner: ``"mlp"`` (256, 256, relu; float32), ``"linear"`` (float64), ``"cnn"`` (convolutions, for pictures), or
+            a torch module of your own from states to mean actions ``(n, k)`` or logits, which is then trained in
+            place. A `GaussianPolicy` keeps its own std; where it has no action box or environment's name, it
+            gets the environment's. None: ``"cnn"`` for pictures, else ``"mlp"``.
+        std: of the policy, one number or one per action, 1 by default; ``"learned"`` or ``"state"`` make it part of
+            what is learned. A `GaussianPolicy` has its own.
+        loss: ``"kl"``, KL(π_e ‖ π); ``"reverse-kl"``, KL(π ‖ π_e); ``"cross-entropy"``, −log π of the expert's action;
+            or ``"mean-squared"``. With an expert that answers with actions alone, see `GaussianPolicy.loss`.
         behaviour: who drives: ``"online"`` (the learner), ``"cloning"`` (the expert), ``"dagger"``
             (from the one to the other), or a `Mixture`.
         data: what each step learns from: the states of its ``"round"``, as in the paper; ``"all"`` states so far,
@@ -142,6 +147,7 @@ def train(
     try:
         teacher = Teacher(_expert(expert, environment), environment)
         policy = _policy(learner, std, environment, seed)
+        policy.train_by(loss)
         update = _update(policy, lr, rule, inner, schedule, optimizer, steps)
         gatherer = make_gatherer(environment, copies=copies, seed=seed, fast=fast, over=gather)
         training = Training(
@@ -191,29 +197,38 @@ def _expert(expert: Expert | str | Path, environment: Environment) -> Expert:
 
 
 def _policy(
-    learner: str | nn.Module, std: ArrayLike | None, environment: Environment, seed: int
-) -> GaussianPolicy:
-    if isinstance(learner, GaussianPolicy):
+    learner: str | nn.Module | None, std: Std | None, environment: Environment, seed: int
+) -> Policy:
+    if isinstance(learner, Policy):
         policy = _fitted(learner, std, environment)
     else:
-        policy = _made(learner, std, environment, seed)
+        policy = made_for(environment, _network(learner, environment), std, seed)
     if not policy.is_plain:
         _try_out(policy, environment)
     return policy
 
 
-def _try_out(policy: GaussianPolicy, environment: Environment) -> None:
+def _network(learner: str | nn.Module | None, environment: Environment) -> str | nn.Module:
+    """The network by its name; without one, what fits the observations."""
+    if learner is not None:
+        return learner
+    parts = environment.observations.parts
+    return "cnn" if len(parts) == 1 and len(parts[0].shape) > 1 else "mlp"
+
+
+def _try_out(policy: Policy, environment: Environment) -> None:
     """Refuse, before anything is asked, a module that cannot be the mean of a policy here."""
+    layout = environment.observations
     for count in (1, 3):
-        states: Array = np.zeros((count, environment.observation_size))
+        states = np.zeros((count, layout.size), layout.dtype)
         try:
             means = policy.numpy()(states)
-        except (RuntimeError, TypeError, ValueError) as error:
+        except (RuntimeError, TypeError, ValueError, KeyError) as error:
             if isinstance(error, TargetoptError):
                 raise
             raise BadArgument(
-                f"learner= cannot take {count} states of env={environment.name!r}, a {policy.dtype} tensor of shape "
-                f"{states.shape}: {error}"
+                f"learner= cannot take {count} states of env={environment.name!r}, {policy.dtype} tensors of shape "
+                f"{[(count, *part.shape) for part in layout.parts]}: {error}"
             ) from error
         if not np.isfinite(means).all():
             raise BadArgument(
@@ -221,35 +236,30 @@ def _try_out(policy: GaussianPolicy, environment: Environment) -> None:
             )
 
 
-def _made(
-    learner: str | nn.Module, std: ArrayLike | None, environment: Environment, seed: int
-) -> GaussianPolicy:
-    return GaussianPolicy(
-        environment.observation_size,
-        environment.action_size,
-        mean=learner,  # type: ignore[arg-type]
-        std=1.0 if std is None else std,
-        low=environment.low,
-        high=environment.high,
-        seed=seed,
-        environment=environment.name,
-    )
-
-
-def _fitted(
-    learner: GaussianPolicy, std: ArrayLike | None, environment: Environment
-) -> GaussianPolicy:
+def _fitted(learner: Policy, std: Std | None, environment: Environment) -> Policy:
     """The user's policy, with the environment's box and name where it has none."""
-    if std is not None:
-        raise BadArgument(
-            f"std={std!r} is for a learner that is made here; learner= is a policy with std {learner.std.tolist()}. "
-            "Leave std= out, or make the learner with it: GaussianPolicy(..., std=...)."
-        )
     sizes = (learner.observation_size, learner.action_size)
     if sizes != (environment.observation_size, environment.action_size):
         raise BadArgument(
             f"learner= takes {sizes[0]} numbers and gives {sizes[1]}; env={environment.name!r} shows "
             f"{environment.observation_size} and takes {environment.action_size}"
+        )
+    if learner.kind != environment.actions.kind:
+        raise BadArgument(
+            f"learner= is a {type(learner).__name__}, for {learner.kind}; the actions of env={environment.name!r} are "
+            f"{environment.actions.kind}"
+        )
+    learner.environment = learner.environment or environment.name
+    if isinstance(learner, GaussianPolicy):
+        _boxed(learner, std, environment)
+    return learner
+
+
+def _boxed(learner: GaussianPolicy, std: Std | None, environment: Environment) -> None:
+    if std is not None:
+        raise BadArgument(
+            f"std={std!r} is for a learner that is made here; learner= is a policy with std {learner.std.tolist()}. "
+            "Leave std= out, or make the learner with it: GaussianPolicy(..., std=...)."
         )
     low = np.where(np.isinf(learner.low), environment.low, learner.low)
     high = np.where(np.isinf(learner.high), environment.high, learner.high)
@@ -260,12 +270,10 @@ def _fitted(
             f"low={environment.low.tolist()}, high={environment.high.tolist()}."
         )
     learner.low, learner.high = low, high
-    learner.environment = learner.environment or environment.name
-    return learner
 
 
 def _update(
-    policy: GaussianPolicy,
+    policy: Policy,
     lr: float | None,
     rule: Rule | None,
     inner: Inner | None,

@@ -12,8 +12,8 @@ from torch.optim import Optimizer
 
 from targetopt import linear
 from targetopt.baselines.base import ClosureOptimizer
+from targetopt.imitation.policies.base import Policy
 from targetopt.imitation.policies.network import Array
-from targetopt.imitation.policies.policy import GaussianPolicy
 from targetopt.imitation.simulation.gather import Batch
 from targetopt.inner import Exact, Inner, Torch
 from targetopt.losses import Loss
@@ -41,7 +41,7 @@ class Update(Protocol):
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
-def targets(policy: GaussianPolicy, states: Array) -> Forward:
+def targets(policy: Policy, states: Array) -> Forward:
     """The forward of some states: `to.Linear` for a linear mean, so that inner solvers know.
 
     Targets are ``(n, k)``; of a linear mean of one action, ``(n,)``.
@@ -53,9 +53,9 @@ def targets(policy: GaussianPolicy, states: Array) -> Forward:
     return lambda: policy(inputs)
 
 
-def problem(policy: GaussianPolicy, batch: Batch) -> tuple[Forward, Loss]:
+def problem(policy: Policy, batch: Batch) -> tuple[Forward, Loss]:
     """The forward of a batch, and the loss of its targets."""
-    vector = policy.linear_layer is not None and policy.action_size == 1
+    vector = policy.linear_layer is not None and policy.outputs == 1
     loss = policy.loss(batch.labels[:, 0] if vector else batch.labels)
     return targets(policy, batch.states), loss
 
@@ -65,7 +65,7 @@ def adam(parameters: Iterable[Tensor]) -> Optimizer:
     return torch.optim.Adam(parameters)
 
 
-def default_inner(policy: GaussianPolicy) -> Inner:
+def default_inner(policy: Policy) -> Inner:
     """`Exact` for a linear mean; for networks 100 steps of Adam (docs/imitation.md says why)."""
     return Torch(adam, max_steps=100) if policy.linear_layer is None else Exact()
 
@@ -75,7 +75,7 @@ class SsoUpdate:
 
     def __init__(
         self,
-        policy: GaussianPolicy,
+        policy: Policy,
         lr: float | None = None,
         rule: Rule | None = None,
         inner: Inner | None = None,
@@ -101,7 +101,7 @@ class SsoUpdate:
             self._inner_optimizer = options(inner.factory(list(policy.parameters())))
 
     @classmethod
-    def of(cls, policy: GaussianPolicy, made: SSO) -> SsoUpdate:
+    def of(cls, policy: Policy, made: SSO) -> SsoUpdate:
         """The update that an `SSO` made elsewhere would take, from its beginning."""
         group = made.param_groups[0]
         parts = made.rule, made.inner, made.schedule
@@ -142,7 +142,7 @@ class TorchUpdate:
 
     def __init__(
         self,
-        policy: GaussianPolicy,
+        policy: Policy,
         factory: OptimizerFactory,
         steps: int = 1,
         schedule: Schedule | None = None,

@@ -69,6 +69,7 @@ def text(expert: NetworkExpert) -> str:
         f"| environment | {expert.environment} (Gymnasium) |",
         f"| policy | Gaussian; the mean is a {hidden} {expert.network.activation} network{states} |",
         f"| mean action | {action} |",
+        f"| deviation | {_deviation(expert)} |",
         f"| algorithm | {card['algorithm']} |",
         f"| packages | {versions} |",
         f"| seed | {card['seed']} |",
@@ -102,6 +103,16 @@ def text(expert: NetworkExpert) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def _deviation(expert: NetworkExpert) -> str:
+    if expert.noise is None:
+        return "not kept in the file"
+    return (
+        "in the file, the same in every state"
+        if expert.noise.weight is None
+        else "in the file, depends on the state"
+    )
 
 
 def _plain(value: object) -> str:

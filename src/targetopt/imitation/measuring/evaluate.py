@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
 from targetopt.imitation.expert import Expert
+from targetopt.imitation.policies.base import Policy
 from targetopt.imitation.policies.network import Array
-from targetopt.imitation.policies.policy import GaussianPolicy, actor
+from targetopt.imitation.policies.policy import made_for
+from targetopt.imitation.simulation.actions import answered
 from targetopt.imitation.simulation.copies import Copies, Failure
 from targetopt.imitation.simulation.environment import Environment, EnvironmentFailed, EnvLike
 from targetopt.imitation.simulation.gather import COPIES, make_copies
-from targetopt.imitation.teacher import labelled
-from targetopt.types import positive_int
+from targetopt.imitation.teacher import Teacher, labelled
+from targetopt.types import BadAnswer, positive_int
 
 UNLIMITED = 1000
 """Steps after which an evaluated episode is cut off where the environment has no limit itself."""
@@ -30,7 +33,8 @@ class Evaluation:
         returns: undiscounted, one per episode.
         lengths: steps of each.
         states: every state visited, if they were recorded.
-        actions: the mean action in each, in the box, if they were recorded.
+        actions: the mean action in each, in the box, if they were recorded; of an expert that answers with
+            distributions, these.
     """
 
     returns: Array
@@ -55,7 +59,7 @@ class Evaluation:
 
 
 def evaluate(
-    policy: GaussianPolicy | nn.Module | Expert,
+    policy: Policy | nn.Module | Expert,
     env: EnvLike | Environment,
     *,
     episodes: int = 10,
@@ -94,7 +98,7 @@ def evaluate(
 
 
 def run_episodes(
-    policy: GaussianPolicy | nn.Module | Expert,
+    policy: Policy | nn.Module | Expert,
     copies: Copies,
     *,
     episodes: int,
@@ -103,7 +107,7 @@ def run_episodes(
 ) -> Evaluation:
     """`evaluate` on simulators at hand; whatever they were doing is over."""
     environment = copies.environment
-    act = actor(policy, environment)
+    label = labelling(policy, environment)
     limit = UNLIMITED if environment.limit is None else environment.limit
     seeds = episode_seeds(seed, episodes)
     waiting = list(range(episodes))[::-1]
@@ -121,14 +125,36 @@ def run_episodes(
             kept = map(np.concatenate, zip(*visited, strict=True)) if record else ()
             return Evaluation(returns, lengths, *kept)
         states = copies.observations[ids]
-        actions = labelled(act, states, environment)
+        labels = label(states)
+        if not answered(labels).all():
+            raise BadAnswer(
+                f"whoever plays whole episodes of {environment.name!r} must answer in every state, and gave no answer "
+                f"in {int((~answered(labels)).sum())} of {len(labels)}. An expert that answers some questions only "
+                "cannot be measured: train with held_out=0."
+            )
         if record:
-            visited.append((states, actions))
-        outcome = copies.step(ids, environment.clipped(actions))
+            visited.append((states, labels))
+        outcome = copies.step(ids, environment.clipped(environment.actions.acts(labels)))
         _check(environment, *outcome.failures)
         returns[playing[ids]] += outcome.rewards
         lengths[playing[ids]] += 1
         free = ids[outcome.ended | (lengths[playing[ids]] >= limit)]
+
+
+def labelling(
+    policy: Policy | nn.Module | Expert, environment: Environment
+) -> Callable[[NDArray[Any]], Array]:
+    """What ``policy`` says of rows of states, as labels: a policy by its likeliest action, a bare module by its output.
+
+    A function gets what the environment shows, in its own shape.
+    """
+    if isinstance(policy, Teacher):
+        return policy
+    if not isinstance(policy, nn.Module):
+        return lambda states: labelled(policy, states, environment)
+    made = policy if isinstance(policy, Policy) else made_for(environment, policy)
+    act, space = made.mean_action(), environment.actions
+    return lambda states: space.label(act(states), len(states), environment.name)
 
 
 def episode_seeds(seed: int, episodes: int) -> NDArray[np.int64]:

@@ -19,10 +19,10 @@ from torch import nn
 
 from targetopt.files import write_atomically
 from targetopt.imitation.expert import Expert
+from targetopt.imitation.measuring.evaluate import labelling
 from targetopt.imitation.needs import package
-from targetopt.imitation.policies.policy import GaussianPolicy, actor
+from targetopt.imitation.policies.base import Policy
 from targetopt.imitation.simulation.environment import Environment
-from targetopt.imitation.teacher import labelled
 from targetopt.types import BadArgument, TargetoptError, positive_int
 
 Frame = NDArray[np.uint8]
@@ -67,7 +67,7 @@ class Take:
 
 def film(
     env: str,
-    policies: Mapping[str, GaussianPolicy | nn.Module | Expert],
+    policies: Mapping[str, Policy | nn.Module | Expert],
     out: str | Path,
     *,
     seconds: float = 8.0,
@@ -134,7 +134,7 @@ def _possible(fps: float, env: str, *, gif: bool) -> float:
 
 def _play(
     env: str,
-    policy: GaussianPolicy | nn.Module | Expert,
+    policy: Policy | nn.Module | Expert,
     *,
     seconds: float,
     fps: float,
@@ -143,7 +143,7 @@ def _play(
 ) -> Take:
     checked = Environment(env)
     checked.prototype.close()
-    act = actor(policy, checked)
+    label, space = labelling(policy, checked), checked.actions
     simulation = _drawn(env, size)
     try:
         rate = float(simulation.metadata.get("render_fps") or fps)
@@ -151,7 +151,8 @@ def _play(
         take: tuple[list[Frame], list[float]] = ([_picture(simulation, env)], [0.0])
         total, step, fell, over = 0.0, 0, False, False
         while not over and step < seconds * rate:
-            action = checked.clipped(labelled(act, np.asarray(state, float)[None], checked))[0]
+            row = checked.observations.row(state)[None]
+            action = checked.clipped(space.acts(label(row)))[0]
             state, reward, fell, cut, _ = simulation.step(action)
             total += float(reward)
             step += 1

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from targetopt.imitation.expert import Expert
 from targetopt.imitation.measuring.evaluate import Evaluation, episode_seeds, run_episodes
+from targetopt.imitation.policies.base import Policy
 from targetopt.imitation.policies.network import Array
-from targetopt.imitation.policies.policy import GaussianPolicy
 from targetopt.imitation.simulation.environment import Environment
 from targetopt.imitation.simulation.gather import COPIES, make_copies
 from targetopt.imitation.teacher import Teacher
@@ -137,11 +137,11 @@ class Measurement:
         """Mean return of the expert; nan if it plays no episodes."""
         return self.expert.mean if self.held_out else math.nan
 
-    def loss(self, policy: GaussianPolicy) -> float:
+    def loss(self, policy: Policy) -> float:
         """The policy loss on the held-out states; nan if there are none."""
         return mean_loss(policy, self.states, self.labels) if self.held_out else math.nan
 
-    def evaluate(self, policy: GaussianPolicy) -> Evaluation:
+    def evaluate(self, policy: Policy) -> Evaluation:
         """Returns of the policy's mean action."""
         return run_episodes(policy, self._copies, episodes=self.episodes, seed=self.seed)
 
@@ -188,12 +188,13 @@ class Measurement:
             if failure is not None or not np.array_equal(copies.observations[0], state):
                 return False
             if t + 1 < len(taken.opening_states):
-                action = self.environment.clipped(taken.opening_actions[t : t + 1])
+                answer = self.environment.actions.acts(taken.opening_actions[t : t + 1])
+                action = self.environment.clipped(answer)
                 failure = next(iter(copies.step(alone, action).failures), None)
         return True
 
 
-def mean_loss(policy: GaussianPolicy, states: Array, labels: Array) -> float:
+def mean_loss(policy: Policy, states: Array, labels: Array) -> float:
     """The policy loss on labelled states, summed up in float64."""
     z = torch.from_numpy(policy.numpy()(states))
     return float(policy.loss(labels).value(z).mean())

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from targetopt.imitation.measuring.measure import mean_loss
+from targetopt.imitation.policies.base import Policy
 from targetopt.imitation.policies.network import Array
 from targetopt.imitation.policies.policy import GaussianPolicy
 from targetopt.reference import Reference
@@ -18,7 +19,7 @@ LARGEST_STEP = 1e-3
 
 
 def best_loss(
-    policy: GaussianPolicy, states: Array, labels: Array, *, steps: int = 20_000, seed: int = 0
+    policy: Policy, states: Array, labels: Array, *, steps: int = 20_000, seed: int = 0
 ) -> Reference:
     """inf_θ of the policy loss on these states, over the class that ``policy`` belongs to.
 
@@ -40,7 +41,11 @@ def best_loss(
         >>> best.value < 1e-20, best.certificate
         (True, 'least squares in closed form')
     """
-    if policy.linear_layer is not None:
+    if (
+        isinstance(policy, GaussianPolicy)
+        and policy.linear_layer is not None
+        and policy.is_quadratic
+    ):
         return _least_squares(policy, states, labels)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)  # of all that is drawn: weights, batches, dropout
@@ -51,25 +56,24 @@ def _least_squares(policy: GaussianPolicy, states: Array, labels: Array) -> Refe
     rows = np.column_stack([states, np.ones(len(states))])
     # std weighs whole outputs, which are fitted one by one: it does not move the solution
     solution: Array = np.linalg.lstsq(rows, labels)[0].astype(np.float64, copy=False)
-    residuals = (rows @ solution - labels) / policy.std
-    value = 0.5 * float(np.square(residuals).sum(axis=1).mean())
+    loss = policy.loss(labels).value(torch.from_numpy(rows @ solution))
+    value = float(loss.mean())
     return Reference(value, 0.0, True, "least squares in closed form", solution.T.ravel())
 
 
 def _long_training(
-    policy: GaussianPolicy, states: Array, labels: Array, steps: int, seed: int
+    policy: Policy, states: Array, labels: Array, steps: int, seed: int
 ) -> Reference:
     fresh = _fresh(policy)
-    inputs, outputs = policy.inputs(states), policy.inputs(labels)
-    std = policy.inputs(policy.std)
+    loss = policy.loss(labels)
     optimizer = torch.optim.Adam(fresh.parameters(), lr=LARGEST_STEP)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     generator = torch.Generator().manual_seed(seed)
     for _ in range(steps):
-        rows = torch.randint(len(inputs), (min(BATCH, len(inputs)),), generator=generator)
+        rows = torch.randint(len(states), (min(BATCH, len(states)),), generator=generator)
         optimizer.zero_grad()
-        errors = (fresh(inputs[rows]) - outputs[rows]) / std
-        (0.5 * errors.square().sum(dim=1).mean()).backward()
+        inputs = policy.inputs(states[rows.numpy()])
+        loss.rows(rows).value(fresh(inputs)).mean().backward()
         optimizer.step()
         schedule.step()
     value = mean_loss(fresh, states, labels)
@@ -77,7 +81,7 @@ def _long_training(
     return Reference(value, value, True, how)
 
 
-def _fresh(policy: GaussianPolicy) -> GaussianPolicy:
+def _fresh(policy: Policy) -> Policy:
     """A copy with new initial weights, wherever its modules know how to draw them."""
     fresh = copy.deepcopy(policy)
     for module in fresh.modules():

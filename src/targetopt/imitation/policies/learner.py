@@ -11,10 +11,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from targetopt.imitation.policies.convolutions import Convolutions
 from targetopt.imitation.policies.network import Array, Network
+from targetopt.imitation.simulation.observations import Observations
 from targetopt.types import BadAnswer, BadArgument, positive_int
 
-MADE_HERE = ("linear", "mlp")
+MADE_HERE = ("linear", "mlp", "cnn")
 """Networks that this library makes; anything else is a module of the user's."""
 
 OWN = "own"
@@ -29,36 +31,45 @@ class Learner(nn.Module):
     module itself for every other one, a subclass with its own ``forward`` included.
 
     Args:
-        observation_size: numbers in a state.
+        observation_size: numbers in a state, or the layout of states that are pictures or have parts.
         outputs: numbers in a target.
-        mean: ``"linear"``, ``"mlp"`` (hidden layers with relu between them), or a module of your own
-            that takes states ``(n, observation_size)`` and gives ``(n, outputs)``.
+        mean: ``"linear"``, ``"mlp"`` (hidden layers with relu between them), ``"cnn"`` (`Convolutions`), or a
+            module of your own that takes states, ``(n, observation_size)`` or in their own shape, and gives
+            ``(n, outputs)``.
         hidden: widths of the hidden layers of ``"mlp"``.
         seed: of the initial weights of a network made here (torch's own initialisation).
-        dtype: of its weights: float32 for ``"mlp"`` and float64 for ``"linear"`` unless given.
+        dtype: of its weights: float64 for ``"linear"``, else float32, unless given.
         environment: the environment's name, kept in files.
+        shared: how many of the outputs are the same in every row: learned numbers beside the network, which gives the
+            outputs before them.
     """
 
     def __init__(
         self,
-        observation_size: int,
+        observation_size: int | Observations,
         outputs: int,
         *,
-        mean: Literal["linear", "mlp"] | nn.Module = "mlp",
+        mean: Literal["linear", "mlp", "cnn"] | nn.Module = "mlp",
         hidden: Sequence[int] = (256, 256),
         seed: int = 0,
         dtype: torch.dtype | None = None,
         environment: str = "",
+        shared: int = 0,
     ) -> None:
         super().__init__()
-        self.observation_size = positive_int("observation_size", observation_size)
+        if not isinstance(observation_size, Observations):
+            observation_size = Observations.rows(positive_int("observation_size", observation_size))
+        self.layout = observation_size
+        self.observation_size = self.layout.size
         self.outputs = positive_int("action_size", outputs)
+        self.shared: nn.Parameter | None = None
         self.environment = environment
         self.provenance: dict[str, Any] = {}
         self.layers = nn.ModuleList()
         self.network: nn.Module | None = None
         if isinstance(mean, nn.Module):
             self._take(mean, dtype)
+            self._share(shared)
             return
         if mean not in MADE_HERE:
             raise BadArgument(
@@ -68,11 +79,20 @@ class Learner(nn.Module):
         self.mean: str = mean
         between = [positive_int("hidden", width) for width in hidden] if mean == "mlp" else []
         if dtype is None:
-            dtype = torch.float32 if mean == "mlp" else torch.float64
-        self.widths = [observation_size, *between, outputs]
+            dtype = torch.float64 if mean == "linear" else torch.float32
+        self.widths = [self.observation_size, *between, outputs - shared]
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            self.layers.extend(nn.Linear(a, b, dtype=dtype) for a, b in pairwise(self.widths))
+            if mean == "cnn":
+                self.network = Convolutions(self.layout, outputs - shared).to(dtype)
+            else:
+                self.layers.extend(nn.Linear(a, b, dtype=dtype) for a, b in pairwise(self.widths))
+        self._share(shared)
+
+    def _share(self, count: int) -> None:
+        if count:
+            like = next(self.parameters())
+            self.shared = nn.Parameter(like.new_zeros(count))
 
     def _take(self, module: nn.Module, dtype: torch.dtype | None) -> None:
         """Make the user's module the network, if it can be trained."""
@@ -101,17 +121,23 @@ class Learner(nn.Module):
     def forward(self, states: Tensor) -> Tensor:
         """The targets, one row per state."""
         if self.network is not None:
-            own: Tensor = self.network(states)
-            return own
-        h: Tensor = self.layers[0](states)
-        for layer in self.layers[1:]:
-            h = layer(torch.relu_(h))  # in place: a twentieth of a step's time
+            h: Tensor = self.network(states)
+        else:
+            h = self.layers[0](states)
+            for layer in self.layers[1:]:
+                h = layer(torch.relu_(h))  # in place: a twentieth of a step's time
+        if self.shared is not None:
+            h = torch.cat([h, self.shared.expand(len(h), -1)], dim=1)
         return h
 
-    def inputs(self, states: Array) -> Tensor:
-        """States as the network takes them: its precision, its device."""
+    def inputs(self, states: NDArray[Any]) -> Any:
+        """Rows of states as the network takes them: its precision, its device, and the observations' own shape.
+
+        The networks of rows made here take rows; every other module takes what the environment shows.
+        """
         first = next(self.parameters())
-        return torch.from_numpy(states).to(dtype=first.dtype, device=first.device)
+        rows = torch.from_numpy(states).to(dtype=first.dtype, device=first.device)
+        return rows if self.network is None else self.layout.unrolled(rows)
 
     @property
     def is_plain(self) -> bool:
@@ -125,9 +151,16 @@ class Learner(nn.Module):
         return untouched and all(map(_is_plain_layer, self.layers)) and not _hooked(self)
 
     @property
+    def _is_convolutions(self) -> bool:
+        """Whether the network is the convolutions made here and nothing else."""
+        untouched = type(self).forward is Learner.forward and "forward" not in vars(self)
+        return untouched and type(self.network) is Convolutions and self.mean == "cnn"
+
+    @property
     def linear_layer(self) -> nn.Linear | None:
         """The one layer of a linear network made here; None for every other network."""
-        layer = self.layers[0] if self.mean == "linear" and self.is_plain else None
+        plain = self.mean == "linear" and self.is_plain and self.shared is None
+        layer = self.layers[0] if plain else None
         return layer if isinstance(layer, nn.Linear) else None
 
     def numpy(self) -> Callable[[Array], Array]:
@@ -136,7 +169,7 @@ class Learner(nn.Module):
         A network made here is copied as it is now. Any other is asked itself, in evaluation mode and
         without gradients, and so moves as its weights do.
         """
-        return self.arrays_network() if self.is_plain else Asked(self)
+        return self._arrays() if self.is_plain else Asked(self)
 
     def arrays_network(self) -> Network:
         """The layers made here as they are now, in numpy."""
@@ -147,16 +180,27 @@ class Learner(nn.Module):
             )
         return Network.from_arrays(self._tensors(), "relu")
 
+    def _arrays(self) -> Callable[[Array], Array]:
+        """The layers and the shared numbers, in numpy."""
+        network = self.arrays_network()
+        if self.shared is None:
+            return network
+        shared = self.shared.detach().cpu().numpy().astype(np.float64)
+        rows = lambda n: np.broadcast_to(shared, (n, len(shared)))  # noqa: E731
+        return lambda states: np.concatenate([network(states), rows(len(states))], axis=1)
+
     @property
     def description(self) -> dict[str, Any]:
         """The network in words and numbers: what a file says of it beside its weights."""
-        if self.is_plain:
-            return {"mean": self.mean, "dtype": str(self.dtype), "widths": self.widths}
+        layout = {} if self.layout.is_flat else {"observations": self.layout.description}
+        if self.is_plain or self._is_convolutions:
+            return {"mean": self.mean, "dtype": str(self.dtype), "widths": self.widths, **layout}
         made = self.network if self.network is not None else self
         return {
             "mean": OWN,
             "dtype": str(self.dtype),
             "widths": [self.observation_size, self.outputs],
+            **layout,
             "class": f"{type(made).__module__}.{type(made).__qualname__}",
             "modules": repr(made),
         }

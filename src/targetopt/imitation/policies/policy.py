@@ -1,47 +1,52 @@
-"""Gaussian policies: a network gives the mean action, the standard deviation is fixed."""
+"""Gaussian policies: a network gives the mean action; the deviation is fixed, learned, or the network's too."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
-from pathlib import Path
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor, nn
+from torch import nn
 
-from targetopt.imitation.expert import Expert
-from targetopt.imitation.policies import weights
-from targetopt.imitation.policies.learner import OWN, Learner
+from targetopt.distributions import ForwardKL, Gaussian, Likelihood, MeanSquared, ReverseKL
+from targetopt.imitation.policies.base import LossName, Policy
+from targetopt.imitation.policies.choices import ChoicePolicy
 from targetopt.imitation.policies.network import Array
+from targetopt.imitation.simulation.actions import Box
 from targetopt.imitation.simulation.environment import Environment
-from targetopt.losses import GaussianKL
+from targetopt.imitation.simulation.observations import Observations
+from targetopt.losses import GaussianKL, Loss
 from targetopt.types import BadArgument
 
-DTYPES = {"torch.float32": torch.float32, "torch.float64": torch.float64}
-"""What the networks that are made here may consist of, by the name that files give it."""
+Std = ArrayLike | Literal["learned", "state"]
+
+WORDS = ("learned", "state")
+"""In place of a number: the deviation is learned, the same in every state or as the network's."""
 
 
-class GaussianPolicy(Learner):
+class GaussianPolicy(Policy):
     """π(·|s) = N(μ_θ(s), diag(std²)): the mean is what training moves, and what acts.
 
     ``policy(states)`` is the raw mean μ_θ(s): the targets z of the optimiser. There is one mean for
     training, acting, evaluation, films and files; acting clips it (plus noise) to the action box and
-    does nothing else to it. That holds for a subclass with its own ``forward`` as well.
+    does nothing else to it. That holds for a subclass with its own ``forward`` as well. With ``std="learned"`` or
+    ``"state"`` the targets are (mean, log std), twice as many.
 
     Args:
-        observation_size: numbers in a state.
+        observation_size: numbers in a state, or the layout of states that are pictures or have parts.
         action_size: numbers in an action.
-        mean: ``"linear"``; ``"mlp"``: hidden layers with relu between them; or a torch module of your
-            own from states ``(n, observation_size)`` to means ``(n, action_size)``.
+        mean: ``"linear"``; ``"mlp"``: hidden layers with relu between them; ``"cnn"``: convolutions, for pictures; or a
+            torch module of your own from states to means ``(n, action_size)``, followed by the logarithms of deviations
+            if these depend on the ``"state"``.
         hidden: widths of the hidden layers of ``"mlp"``.
-        std: standard deviation, one number or one per action; 1 is the paper's.
+        std: standard deviation, one number or one per action, which stays as it is (1 is the paper's); ``"learned"``:
+            one parameter per action, from 1; ``"state"``: given by the network.
         low: lower end of the action box, a number or one per action.
         high: upper end of the action box.
         seed: of the initial weights (torch's own initialisation).
-        dtype: of the weights: float32 for ``"mlp"`` and float64 for ``"linear"`` unless given.
+        dtype: of the weights: float64 for ``"linear"``, else float32, unless given.
         environment: the environment's name, kept in files.
 
     Example:
@@ -53,36 +58,55 @@ class GaussianPolicy(Learner):
         >>> own = nn.Sequential(nn.LayerNorm(11), nn.Linear(11, 3))
         >>> GaussianPolicy(11, 3, mean=own, low=-1.0, high=1.0).act(np.ones((5, 11))).shape
         (5, 3)
+        >>> GaussianPolicy(11, 3, std="learned")(torch.zeros(5, 11)).shape  # (mean, log std)
+        torch.Size([5, 6])
 
     Reference: Lavington et al., *Target-based Surrogates for Stochastic Optimization*, ICML 2023, §5.
     """
 
+    objectives: ClassVar[tuple[LossName, ...]] = (
+        "kl",
+        "reverse-kl",
+        "cross-entropy",
+        "mean-squared",
+    )
+    family: Gaussian
+    kind = "a box of numbers"
+
     def __init__(
         self,
-        observation_size: int,
+        observation_size: int | Observations,
         action_size: int,
         *,
-        mean: Literal["linear", "mlp"] | nn.Module = "mlp",
+        mean: Literal["linear", "mlp", "cnn"] | nn.Module = "mlp",
         hidden: Sequence[int] = (256, 256),
-        std: ArrayLike = 1.0,
+        std: Std = 1.0,
         low: ArrayLike = -np.inf,
         high: ArrayLike = np.inf,
         seed: int = 0,
         dtype: torch.dtype | None = None,
         environment: str = "",
     ) -> None:
+        self.spread = std if isinstance(std, str) else "fixed"
+        if isinstance(std, str) and std not in WORDS:
+            raise BadArgument(
+                f"std={std!r} must be a number, one number for each action, 'learned' or 'state'"
+            )
+        free = isinstance(std, str)
         super().__init__(
             observation_size,
-            action_size,
+            2 * action_size if free else action_size,
             mean=mean,
             hidden=hidden,
             seed=seed,
             dtype=dtype,
             environment=environment,
+            shared=action_size if self.spread == "learned" else 0,
         )
-        self.std = _per_action("std", std, action_size)
+        self.std = _per_action("std", 1.0 if isinstance(std, str) else std, action_size)
         if not (np.isfinite(self.std).all() and (self.std > 0).all()):
             raise BadArgument(f"std={std!r} must be positive and finite")
+        self.family = Gaussian(action_size, None if free else tuple(self.std.tolist()))
         self.low = _per_action("low", low, action_size)
         self.high = _per_action("high", high, action_size)
         if not (self.low < self.high).all():
@@ -90,118 +114,87 @@ class GaussianPolicy(Learner):
 
     @property
     def action_size(self) -> int:
-        return self.outputs
+        return self.family.actions
 
-    def loss(self, labels: Array) -> GaussianKL:
-        """KL of each state's policy from the expert's (same std): ½‖(μ − μ_e)/std‖²."""
-        return GaussianKL(torch.from_numpy(labels), torch.from_numpy(self.std**2))
+    def loss(self, labels: Array) -> Loss:
+        """The loss of the targets by the policy's `objective`, for labels as `simulation.actions` has them.
 
-    def act(self, states: Array, rng: np.random.Generator | None = None) -> Array:
-        """Actions in the box: the clipped mean, or with ``rng`` a clipped sample."""
-        actions = self.numpy()(np.asarray(states, dtype=np.float64))
-        if rng is not None:
-            actions = actions + self.std * rng.standard_normal(actions.shape)
-        return np.clip(actions, self.low, self.high)
-
-    def save(self, path: str | Path) -> Path:
-        """Write weights, std, box and provenance to a safetensors file (`load_policy` reads it).
-
-        Of a network that was not made here the file holds the weights and a description; whoever loads
-        it builds the module.
+        With a fixed std and mean actions alone, the expert is taken to have the same std: both KL are then
+        ½‖(μ − μ_e)/std‖². With a std that is learned, they are −log π(μ_e).
         """
-        arrays: dict[str, NDArray[Any]] = self._tensors()
-        arrays |= {"std": self.std, "action.low": self.low, "action.high": self.high}
-        header = {
-            "kind": "policy",
-            "learner": self.description,
-            "environment": self.environment,
-            "provenance": self.provenance,
-        }
-        return weights.write(path, arrays, header)
-
-
-def load_policy(path: str | Path, learner: nn.Module | None = None) -> GaussianPolicy:
-    """The policy that ``policy.save(path)`` wrote, bit for bit.
-
-    Args:
-        path: the file.
-        learner: the module that the weights belong to, built as it was built when the policy was
-            trained. It is needed for networks of your own, because loading a file never runs code that
-            the file names. A `GaussianPolicy` (a subclass of yours, say) is filled and returned.
-
-    Example:
-        >>> import tempfile
-        >>> policy = GaussianPolicy(4, 2, mean="linear", seed=3)
-        >>> with tempfile.TemporaryDirectory() as directory:
-        ...     again = load_policy(policy.save(Path(directory) / "policy.safetensors"))
-        >>> torch.equal(policy(torch.ones(1, 4).double()), again(torch.ones(1, 4).double()))
-        True
-    """
-    arrays, header = weights.read(path, "policy")
-    source = repr(str(path))
-    try:
-        box = {"std": arrays.pop("std")}
-        box |= {"low": arrays.pop("action.low"), "high": arrays.pop("action.high")}
-        tensors = {name: torch.tensor(array) for name, array in arrays.items()}
-        policy = rebuilt(header["learner"], tensors, box, learner, source)
-        policy.environment = header["environment"]
-        policy.provenance = header["provenance"]
-    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-        if isinstance(error, BadArgument) and source in str(error):
-            raise
-        raise BadArgument(f"{source} is a damaged policy file: {error}") from error
-    return policy
-
-
-def rebuilt(
-    description: Mapping[str, Any],
-    tensors: Mapping[str, Tensor],
-    box: Mapping[str, Any],
-    learner: nn.Module | None,
-    source: str,
-) -> GaussianPolicy:
-    """A policy from what a file says of it: its description, its weights, its std and action box."""
-    widths = description["widths"]
-    if learner is None and description["mean"] == OWN:
-        raise BadArgument(
-            f"{source} holds the weights of a network of your own, {description['class']}. Pass the module they belong "
-            f"to, learner={description['class'].rpartition('.')[2]}(...). It was built as\n{description['modules']}"
+        k = self.action_size
+        actions = torch.from_numpy(
+            np.ascontiguousarray(labels[:, :k]) if labels.ndim > 1 else labels
         )
-    if isinstance(learner, GaussianPolicy):
-        policy = learner
-        policy.std, policy.low, policy.high = (np.array(box[k]) for k in ("std", "low", "high"))
-    elif learner is not None:
-        policy = GaussianPolicy(widths[0], widths[-1], mean=learner, **box)
-    else:
-        dtype = DTYPES[description["dtype"]]
-        needed = sum((before + 1) * after for before, after in pairwise(widths))
-        # single arrays that are missing are named below; this is before memory is taken
-        if needed > 10 * sum(tensor.numel() for tensor in tensors.values()):
+        if self.objective == "mean-squared":
+            return MeanSquared(self.family, actions)
+        if labels.ndim > 1 and labels.shape[1] == 2 * k and self.objective != "cross-entropy":
+            expert = Gaussian(k).from_targets(torch.from_numpy(labels))
+            return (ForwardKL if self.objective == "kl" else ReverseKL)(self.family, expert)
+        if self.spread == "fixed" and self.objective != "cross-entropy":
+            return GaussianKL(actions, torch.from_numpy(self.std**2))
+        if self.objective == "reverse-kl":
             raise BadArgument(
-                f"{source} is a damaged policy file: its weights are too few for layers of {widths}"
+                "loss='reverse-kl' with a std that is learned needs an expert that answers with its own; this one "
+                "gives its mean action only. Use expert.stochastic(), a fixed std, or loss='kl'."
             )
-        policy = GaussianPolicy(
-            widths[0],
-            widths[-1],
-            mean=description["mean"],
-            hidden=widths[1:-1],
-            dtype=dtype,
-            **box,
-        )
-    policy.fill(tensors, source)
-    return policy
+        return Likelihood(self.family, actions)
+
+    @property
+    def is_quadratic(self) -> bool:
+        """Whether the loss of mean actions is a sum of squares, each with a weight of its output alone."""
+        return self.spread == "fixed"
+
+    def acts(self, z: Array) -> Array:
+        return z[:, : self.action_size]
+
+    def draws(self, z: Array, rng: np.random.Generator, noise: ArrayLike | None = None) -> Array:
+        mean = self.acts(z)
+        if noise is None:
+            noise = self.std if self.spread == "fixed" else np.exp(z[:, self.action_size :])
+        scale = np.asarray(noise, dtype=np.float64)
+        return mean + scale * rng.standard_normal(mean.shape) if scale.any() else np.array(mean)
+
+    def act(self, states: NDArray[Any], rng: np.random.Generator | None = None) -> Array:
+        """Actions in the box: the clipped mean, or with ``rng`` a clipped sample."""
+        z = self.numpy()(np.asarray(states, dtype=self.layout.dtype))
+        return np.clip(self.acts(z) if rng is None else self.draws(z, rng), self.low, self.high)
+
+    def extras(self) -> dict[str, NDArray[Any]]:
+        return {"std": self.std, "action.low": self.low, "action.high": self.high}
+
+    def take_extras(self, extras: Mapping[str, NDArray[Any]]) -> None:
+        self.std = np.array(extras["std"])
+        self.low, self.high = np.array(extras["action.low"]), np.array(extras["action.high"])
+        if self.spread == "fixed":
+            self.family = Gaussian(self.action_size, tuple(self.std.tolist()))
+
+    @property
+    def description(self) -> dict[str, Any]:
+        spread = {} if self.spread == "fixed" else {"std": self.spread}
+        return {**super().description, **spread}
 
 
-def actor(
-    policy: GaussianPolicy | nn.Module | Expert, environment: Environment
-) -> Callable[[Array], Array]:
-    """What acts for ``policy``: its mean, a bare module's output, or the function that it is."""
-    if not isinstance(policy, nn.Module):
-        return policy
-    if not isinstance(policy, GaussianPolicy):
-        sizes = environment.observation_size, environment.action_size
-        policy = GaussianPolicy(*sizes, mean=policy)
-    return policy.numpy()
+def made_for(
+    environment: Environment,
+    mean: str | nn.Module,
+    std: Std | None = None,
+    seed: int = 0,
+) -> Policy:
+    """A policy for an environment's observations and actions."""
+    layout = environment.observations
+    network: Any = {"mean": mean, "seed": seed, "environment": environment.name}
+    if not isinstance(environment.actions, Box):
+        if std is not None:
+            raise BadArgument(
+                f"std={std!r} is for continuous actions; those of env={environment.name!r} are choices"
+            )
+        sizes = getattr(environment.actions.family, "choices", None)
+        return ChoicePolicy(layout, sizes, **network)  # type: ignore[arg-type]
+    network |= {"low": environment.low, "high": environment.high}
+    return GaussianPolicy(
+        layout, environment.action_size, std=1.0 if std is None else std, **network
+    )
 
 
 def _per_action(name: str, value: ArrayLike, size: int) -> Array:

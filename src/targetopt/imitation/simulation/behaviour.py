@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from targetopt.imitation.expert import Expert
+from targetopt.imitation.policies.base import Behaviour, Policy
 from targetopt.imitation.policies.network import Array
-from targetopt.imitation.policies.policy import GaussianPolicy
-from targetopt.types import BadArgument, Diverged
-
-Behaviour = Callable[[Array, np.random.Generator], Array]
-"""``(states, rng) -> actions``: one row of action per row of state; the gatherer clips them."""
+from targetopt.imitation.simulation.actions import answered
+from targetopt.imitation.teacher import Teacher
+from targetopt.types import BadArgument
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,8 @@ class Mixture:
         beta: β, a number, or a function of the round t = 1, 2, … .
         learner_noise: standard deviation of the noise on the learner's mean; None means the
             policy's own std (the paper samples), 0 acts by the mean.
-        expert_noise: the same for the expert; 0 by default.
+        expert_noise: the same for the expert; 0 by default. ``"own"`` draws from the distribution that the expert
+            answers with.
 
     Example:
         >>> Mixture(Geometric(0.9)).share(1)
@@ -61,14 +62,16 @@ class Mixture:
 
     beta: float | Callable[[int], float] = 0.0
     learner_noise: float | None = None
-    expert_noise: float = 0.0
+    expert_noise: float | Literal["own"] = 0.0
 
     def __post_init__(self) -> None:
         if not callable(self.beta):
             _checked_share(self.beta, "beta")
         for name in ("learner_noise", "expert_noise"):
             value = getattr(self, name)
-            if value is not None and not 0 <= value < np.inf:
+            if name == "expert_noise" and value == "own":
+                continue
+            if value is not None and (isinstance(value, str) or not 0 <= value < np.inf):
                 raise BadArgument(f"Mixture: {name}={value!r} must be at least 0 and finite")
 
     def share(self, t: int) -> float:
@@ -76,40 +79,52 @@ class Mixture:
         value = self.beta(t) if callable(self.beta) else self.beta
         return _checked_share(value, f"beta({t})")
 
-    def at(self, t: int, policy: GaussianPolicy, expert: Expert) -> Behaviour:
+    def at(self, t: int, policy: Policy, expert: Expert) -> Behaviour:
         """The behaviour of round t (from 1), with the learner as it is now."""
         beta = self.share(t)
-        learner_noise = policy.std if self.learner_noise is None else self.learner_noise
-        learner = noisy(_undiverged(policy.numpy()), learner_noise)
+        learner = policy.behaviour(self.learner_noise)
         if beta == 0.0:
             return learner
-        teacher = noisy(expert, self.expert_noise)
+        teacher = self._teaching(expert)
         if beta == 1.0:
-            return teacher
+            return _handed_over(teacher, learner)
 
         def mixed(states: Array, rng: np.random.Generator) -> Array:
             expert_acts = rng.random(len(states)) < beta
             actions = learner(states, rng)
             if expert_acts.any():  # and it is asked about no other state
-                actions[expert_acts] = teacher(states[expert_acts], rng)
+                driven = teacher(states[expert_acts], rng)
+                known = answered(driven)
+                actions[np.flatnonzero(expert_acts)[known]] = driven[known]
             return actions
 
         return mixed
 
+    def _teaching(self, expert: Expert) -> Behaviour:
+        """The expert at the wheel. A `Teacher` answers with labels, which its environment knows how to act on."""
+        space = expert.environment.actions if isinstance(expert, Teacher) else None
+        if self.expert_noise == "own":
+            if space is None:
+                raise BadArgument(
+                    "expert_noise='own' needs an expert that is a to.imitation.Teacher"
+                )
+            return lambda states, rng: space.draws(expert(states), rng)
+        if space is None:
+            return noisy(expert, self.expert_noise)
+        return noisy(lambda states: space.acts(expert(states)), self.expert_noise)
 
-def _undiverged(mean: Callable[[Array], Array]) -> Callable[[Array], Array]:
-    """The learner's mean, or the news that it has none any more."""
 
-    def checked(states: Array) -> Array:
-        actions = mean(states)
-        if not np.isfinite(actions).all():
-            raise Diverged(
-                "the learner has diverged: its mean action is not finite in states that it visits. Lower lr=, or use "
-                "SSO with inner=to.Armijo() or to.LBFGS()."
-            )
+def _handed_over(teacher: Behaviour, learner: Behaviour) -> Behaviour:
+    """The expert drives; where it gives no answer, the learner does."""
+
+    def driving(states: Array, rng: np.random.Generator) -> Array:
+        actions = teacher(states, rng)
+        known = answered(actions)
+        if not known.all():
+            actions[~known] = learner(states[~known], rng)
         return actions
 
-    return checked
+    return driving
 
 
 def noisy(mean: Callable[[Array], Array], std: ArrayLike = 0.0) -> Behaviour:

@@ -74,7 +74,9 @@ class Copies(ABC):
     def __init__(self, environment: Environment, count: int) -> None:
         self.environment = environment
         self.count = count
-        self.observations = np.zeros((count, environment.observation_size))
+        self.observations = np.zeros(
+            (count, environment.observation_size), environment.observations.dtype
+        )
 
     @abstractmethod
     def reset(self, copy: int, seed: int) -> Failure | None:

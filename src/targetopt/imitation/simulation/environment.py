@@ -1,4 +1,4 @@
-"""Gymnasium environments, opened and checked: one row of numbers in, one row of numbers out."""
+"""Gymnasium environments, opened and checked: what they show and what can be done in them, as rows."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import numpy as np
 
 from targetopt.imitation.needs import MissingPackage, package
 from targetopt.imitation.policies.network import Array
+from targetopt.imitation.simulation.actions import ActionSpace, action_space
+from targetopt.imitation.simulation.observations import Observations
 from targetopt.types import BadArgument, TargetoptError
 
 Env = Any
@@ -29,7 +31,7 @@ class EnvironmentFailed(TargetoptError, RuntimeError):
 
 
 class Environment:
-    """A continuous-control environment that can be made as often as copies are needed.
+    """An environment that can be made as often as copies are needed.
 
     Args:
         source: an id, an environment, or a function without arguments that makes one.
@@ -38,9 +40,12 @@ class Environment:
         source: what it was opened with.
         name: the id, or the class's name.
         prototype: one instance of it.
+        observations: how what it shows is laid out in rows.
+        actions: what can be done in it.
+        observation_size: numbers in a row of what it shows.
         action_size: numbers that an action has.
         action_shape: the shape of one action, as the environment takes it.
-        low, high: the action box.
+        low, high: the action box; infinite for choices.
         action_dtype: what the environment takes actions in.
         limit: steps after which its ``TimeLimit`` cuts an episode off; None without one.
     """
@@ -59,26 +64,18 @@ class Environment:
         spaces = gymnasium.spaces
         observations, actions = self.prototype.observation_space, self.prototype.action_space
         self._read_actions(spaces, actions)
-        if not isinstance(observations, spaces.Box) or len(observations.shape) != 1:
-            raise BadArgument(
-                f"env={self.name!r} has the observation space {observations}; a policy here takes one row of "
-                "numbers (a 1-D Box). Wrap it with gymnasium.wrappers.FlattenObservation."
-            )
-        self.observation_size = int(observations.shape[0])
+        self.observations = Observations.of(observations, spaces, self.name)
+        self.observation_size = self.observations.size
 
     def _read_actions(self, spaces: Any, actions: Any) -> None:
         """Set all that is known of actions, or refuse them."""
-        if not isinstance(actions, spaces.Box) or len(actions.shape) != 1:
-            raise BadArgument(
-                f"env={self.name!r} has the action space {actions}; imitation here is of continuous "
-                "actions, one row of numbers (a 1-D Box). For discrete actions imitate logits with "
-                "to.losses.CrossEntropy and to.SSO."
-            )
-        self.action_size = int(actions.shape[0])
-        self.action_shape: tuple[int, ...] = actions.shape
-        self.low: Array = actions.low.astype(np.float64)
-        self.high: Array = actions.high.astype(np.float64)
-        self.action_dtype = actions.dtype
+        self.actions: ActionSpace = action_space(actions, spaces, self.name)
+        self.action_size = self.actions.size
+        self.action_shape: tuple[int, ...] = self.actions.shape
+        self.action_dtype = self.actions.dtype
+        endless = np.full(self.action_size, np.inf)
+        self.low: Array = getattr(self.actions, "low", -endless)
+        self.high: Array = getattr(self.actions, "high", endless)
 
     def copies(self, count: int) -> list[Env]:
         """Environments to step; nobody else gets the same ones, unless there is one instance only."""
@@ -105,8 +102,8 @@ class Environment:
         return self._make is not None
 
     def clipped(self, actions: Array) -> Any:
-        """Actions in the box, in the environment's own number type."""
-        return np.clip(actions, self.low, self.high).astype(self.action_dtype)
+        """Rows of actions as the environment takes them: clipped to the box, or choices in its own numbers."""
+        return self.actions.taken(actions)
 
 
 def wrappers(env: Env) -> list[Env]:

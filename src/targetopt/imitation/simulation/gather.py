@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from targetopt.imitation.checkpoint import unpacked
 from targetopt.imitation.expert import Expert
+from targetopt.imitation.policies.base import Behaviour
 from targetopt.imitation.policies.network import Array
-from targetopt.imitation.simulation.behaviour import Behaviour
+from targetopt.imitation.simulation.actions import answered
 from targetopt.imitation.simulation.copies import Copies, Failure, Ids
 from targetopt.imitation.simulation.environment import Environment, EnvironmentFailed, EnvLike
 from targetopt.imitation.simulation.loop import LoopCopies
@@ -29,7 +30,8 @@ class Batch:
     """One round's labelled states.
 
     Attributes:
-        states: what was visited, ``(n, d)``, in the order of the visits.
+        states: what was visited, ``(n, d)``, in the order of the visits; without those that the expert gave no
+            answer for.
         labels: the expert's mean actions there, in the box, ``(n, k)``.
         finished_returns: undiscounted returns of the episodes that ended in this round.
         finished_lengths: their lengths.
@@ -106,11 +108,19 @@ class Gatherer:
         visited = np.concatenate(self._visited)
         states = visited[:n]
         labels = teacher(states)
+        known = answered(labels)
         finished = np.array(self._finished, dtype=np.float64).reshape(-1, 2)
         self._visited = [visited[n:]] if len(visited) > n else []  # of a longer round that failed
         self._finished = []
         if not self._visited:
             teacher.forget()
+        if not known.any():
+            raise BadAnswer(
+                f"the expert answered none of the {n} questions of this round (None for each), so there is nothing to "
+                "learn from. The next round goes on from here."
+            )
+        if not known.all():
+            states, labels = states[known], labels[known]
         return Batch(states, labels, finished[:, 0], finished[:, 1].astype(np.int64))
 
     def stagger(self, behaviour: Behaviour) -> None:
@@ -180,9 +190,7 @@ class Gatherer:
             "turn": self._turn,
             "returns": self._returns.copy(),
             "lengths": self._lengths.copy(),
-            "visited": np.concatenate(
-                [np.empty((0, self.environment.observation_size)), *self._visited]
-            ),
+            "visited": np.concatenate([self.copies.observations[:0], *self._visited]),
             "finished": list(self._finished),
             "burn_in_steps": self.burn_in_steps,
             "interactions": self.interactions,

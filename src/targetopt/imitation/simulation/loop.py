@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from targetopt.imitation.simulation.copies import Failure, Ids, Outcome, unusable
-from targetopt.imitation.simulation.environment import Environment
+from targetopt.imitation.simulation.environment import Environment, EnvironmentFailed
 from targetopt.imitation.simulation.episodes import Episodes
-from targetopt.types import BadAnswer
 
 
 class LoopCopies(Episodes):
@@ -54,16 +53,13 @@ class LoopCopies(Episodes):
                 failure = failure or next(
                     iter(self._advance(np.array([copy]), action[None]).failures), None
                 )
+            if failure is not None and self.observations.dtype.kind != "f":
+                raise EnvironmentFailed(
+                    f"environment {self.environment.name!r} did not repeat the episode of copy {copy}: {failure.reason}"
+                )
             if failure is not None:
                 self.observations[copy] = np.nan  # which is no observation of an episode
 
     def _show(self, copy: int, observation: Any) -> None:
         """Keep what a copy shows, in the shape and kind that its observation space promised."""
-        shown = np.asarray(observation)
-        expected = self.observations[copy].shape
-        if shown.shape != expected or shown.dtype.kind not in "fiub":
-            raise BadAnswer(
-                f"it shows an observation of shape {shown.shape} and type {shown.dtype}; its observation space "
-                f"says {expected}, real numbers"
-            )
-        self.observations[copy] = shown
+        self.observations[copy] = self.environment.observations.row(observation)

@@ -14,7 +14,7 @@ from targetopt.lab.cli.shared import clear_errors, console, errors, group, inter
 
 if TYPE_CHECKING:
     from targetopt.imitation.expert import NetworkExpert
-    from targetopt.imitation.policies.policy import GaussianPolicy
+    from targetopt.imitation.policies.base import Policy
 
 app = group("expert", help="The experts that are imitated: those that come along, and new ones.")
 
@@ -180,7 +180,7 @@ def film(
         from targetopt.imitation.expert import load_expert
         from targetopt.imitation.measuring.film import film as shoot
 
-        shown: dict[str, NetworkExpert | GaussianPolicy] = {
+        shown: dict[str, NetworkExpert | Policy] = {
             "expert": _policy(expert) if "." in expert else load_expert(environment, expert)
         }
         for path in policy or []:
@@ -197,10 +197,10 @@ def film(
         typer.echo(f"{made.path}: {made.path.stat().st_size / 1e6:.1f} MB")
 
 
-def _policy(source: str, family: str = "sac") -> NetworkExpert | GaussianPolicy:
+def _policy(source: str, family: str = "sac") -> NetworkExpert | Policy:
     """A shipped expert, an expert's file, or a learner's."""
     from targetopt.imitation.expert import load_expert
-    from targetopt.imitation.policies.policy import load_policy
+    from targetopt.imitation.policies.files import load_policy
 
     try:
         return load_expert(source, family)

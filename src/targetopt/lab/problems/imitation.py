@@ -18,10 +18,11 @@ from targetopt.baselines.smoothness import linear_smoothness
 from targetopt.imitation.expert import Expert, NetworkExpert, load_expert
 from targetopt.imitation.measuring.measure import MEASURED_SEED, Measurement
 from targetopt.imitation.measuring.reachable import BATCH, best_loss
+from targetopt.imitation.policies.base import Behaviour, Policy
 from targetopt.imitation.policies.learner import Asked
 from targetopt.imitation.policies.policy import GaussianPolicy
 from targetopt.imitation.rounds import Training
-from targetopt.imitation.simulation.behaviour import Behaviour, Mixture, mixture, noisy
+from targetopt.imitation.simulation.behaviour import Mixture, mixture, noisy
 from targetopt.imitation.simulation.environment import Environment
 from targetopt.imitation.simulation.gather import Gatherer, make_gatherer
 from targetopt.imitation.teacher import labelled
@@ -129,7 +130,7 @@ class ImitationProblem(Problem):
         """Episodes of the expert: the held-out states, and what returns are compared with."""
         return _measurement(self.environment, self.expert_name, self.episodes, self.held_out_size)
 
-    def returns(self, policy: GaussianPolicy) -> dict[str, float]:
+    def returns(self, policy: Policy) -> dict[str, float]:
         """``mean_return`` of the mean action, and its share of the expert's on the same episodes."""
         value = self.measurement.evaluate(policy).mean
         return {"mean_return": value, "return_share": value / self.measurement.expert_return}
@@ -294,7 +295,6 @@ def learner(model: nn.Module) -> GaussianPolicy:
 class TorchLoop(Mixture):
     """The learner drives and is asked through torch, state by state: how the paper's code acts."""
 
-    def at(self, t: int, policy: GaussianPolicy, expert: Expert) -> Behaviour:
-        return noisy(
-            Asked(policy), policy.std if self.learner_noise is None else self.learner_noise
-        )
+    def at(self, t: int, policy: Policy, expert: Expert) -> Behaviour:
+        targets = Asked(policy)
+        return lambda states, rng: policy.draws(targets(states), rng, self.learner_noise)
