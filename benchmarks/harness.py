@@ -35,6 +35,14 @@ def in_turns(
     candidates: Mapping[str, Callable[[], object]], *, rounds: int = 9, minimum: float = 0.02
 ) -> dict[str, float]:
     """Median CPU seconds per call of each candidate; warm-up excluded, garbage collection off."""
+    times = times_in_turns(candidates, rounds=rounds, minimum=minimum)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def times_in_turns(
+    candidates: Mapping[str, Callable[[], object]], *, rounds: int = 9, minimum: float = 0.02
+) -> dict[str, list[float]]:
+    """CPU seconds per call of each candidate in each round; see `in_turns`."""
     numbers: dict[str, int] = {}
     for name, call in candidates.items():
         call()  # compiles, allocates, fills caches
@@ -54,7 +62,13 @@ def in_turns(
                 times[name].append((time.process_time() - start) / numbers[name])
     finally:
         gc.enable()
-    return {name: statistics.median(values) for name, values in times.items()}
+    return times
+
+
+def spread(values: Sequence[float]) -> float:
+    """Half the distance between the quartiles, relative to the median."""
+    low, middle, high = statistics.quantiles(values, n=4)
+    return (high - low) / 2 / middle
 
 
 def stamp(*packages: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from targetopt.linear.newton import PenalisedLoss, metrics, minimise
+from targetopt.linear.newton import PenalisedLoss, gram, metrics, minimise
 from targetopt.losses import CrossEntropy, Huber, Logistic, OnArrays, Poisson, Squared
 
 KINDS = ["squared", "logistic", "softmax", "huber", "poisson"]
@@ -110,6 +110,37 @@ def test_exact_metrics_are_the_inverse_hessian(kind, sparse, intercept):
     np.testing.assert_allclose(diagonal.ravel(), np.diag(H), rtol=1e-10, atol=1e-14)
 
 
+@pytest.mark.parametrize("kind", ["logistic", "softmax"])
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("price", [0.0, np.inf])
+def test_hessians_by_pairs_of_entries_and_by_blocks_of_rows(monkeypatch, kind, intercept, price):
+    """Whichever way the cost model takes, the lower half is that of the Hessian."""
+    rng = np.random.default_rng(16)
+    monkeypatch.setattr(gram, "PER_PAIR", {"numba": price, "numpy": price})
+    monkeypatch.setattr(gram, "BLOCK_ENTRIES", 70)
+    monkeypatch.setattr(gram, "JOINT_ENTRIES", 70)
+    F = make_objective(kind, 50, 6, rng, intercept=intercept, sparse=True)
+    theta = rng.normal(size=F.ridge.shape)
+    assert gram.by_pairs(F, 50) == (price == 0.0)
+    curvature = F.loss.evaluate(F.forward(theta)).metric
+    if kind == "softmax":
+        H = gram.joint_gram(F, F.X, F.weights, curvature)
+    else:
+        H = gram.gram(F, F.X, F.weighted(curvature))
+    H = H + np.diag(F.ridge.ravel())
+    np.testing.assert_allclose(np.tril(H), np.tril(dense_hessian(F, theta)), rtol=1e-12, atol=1e-15)
+
+
+def test_spare_arrays_are_never_those_in_use():
+    F = make_objective("logistic", 30, 3, np.random.default_rng(17))
+    first = F.at(np.full(4, 0.1))
+    kept = [first.at.values.copy(), first.at.gradient.copy(), first.at.metric.copy()]
+    for size in range(5):
+        F.gradient(F.at(np.full(4, float(size))))
+    for before, after in zip(kept, first.at, strict=True):
+        np.testing.assert_array_equal(before, after)
+
+
 @pytest.mark.parametrize("sparse", [False, True])
 def test_dual_and_primal_forms_are_equal(sparse):
     rng = np.random.default_rng(7)
@@ -161,8 +192,8 @@ def test_the_cheapest_metric_follows_the_shape():
 def test_a_sampled_hessian_is_unbiased_enough_to_precondition():
     """8d rows of many, drawn by curvature: all eigenvalues of M⁻¹H stay within a factor of 3."""
     rng = np.random.default_rng(10)
-    F = make_objective("logistic", 20000, 20, rng, alpha=1e-6)
-    theta = rng.normal(size=21)
+    F = make_objective("logistic", 20000, 120, rng, alpha=1e-6)
+    theta = rng.normal(size=121)
     metric = metrics.Primal(F)
     metric.update(F.loss.evaluate(F.forward(theta)).metric, 0.0)
     H = dense_hessian(F, theta)

@@ -18,6 +18,7 @@ from targetopt.losses.huber import Huber
 from targetopt.losses.logistic import Logistic
 from targetopt.losses.poisson import Poisson
 from targetopt.losses.ridged import Ridged
+from targetopt.losses.spare import Spare
 from targetopt.losses.squared import Squared
 
 __all__ = [
@@ -33,5 +34,6 @@ __all__ = [
     "Ridged",
     "Scalar",
     "ScalarForm",
+    "Spare",
     "Squared",
 ]

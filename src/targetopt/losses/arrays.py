@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from targetopt.losses.base import Evaluation, Loss
+from targetopt.losses.spare import Spare
 
 Array = NDArray[np.float64]
 
@@ -15,7 +18,8 @@ class OnArrays:
     """The same mathematics as ``loss``, from numpy arrays to numpy arrays, nothing copied.
 
     Values are counted from each example's `Loss.lower_bound`, so that zero means a perfect fit and a
-    tolerance relative to the value means something; for `Poisson` this is half the deviance.
+    tolerance relative to the value means something; for `Poisson` this is half the deviance. Results lie in
+    ``spare`` arrays, which are used again when nobody holds them any more.
 
     Example:
         >>> from targetopt.losses import Poisson
@@ -25,7 +29,8 @@ class OnArrays:
     """
 
     def __init__(self, loss: Loss) -> None:
-        self.loss = loss
+        self.loss = copy.copy(loss)
+        self.spare = self.loss.spare = Spare()
         least = loss.lower_bound().numpy()
         self._least = least if least.any() else None
         self.majorises = loss.majorises
@@ -34,7 +39,9 @@ class OnArrays:
     def evaluate(self, z: Array) -> Evaluation:
         """Values, gradient and metric at ``z``. Far away a loss may overflow to inf; it never gives nan."""
         values, gradient, metric = self.loss.evaluate(torch.from_numpy(z))
-        above = values.numpy() if self._least is None else values.numpy() - self._least
+        above = values.numpy()
+        if self._least is not None:
+            above = np.subtract(above, self._least, out=self.spare.take(above.shape))
         return Evaluation(above, gradient.numpy(), metric.numpy())
 
     def curvature(self, z: Array) -> Array:

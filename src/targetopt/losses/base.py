@@ -15,6 +15,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import torch
 from torch import Tensor
 
+from targetopt.losses.spare import Spare
 from targetopt.types import BadArgument
 
 
@@ -63,6 +64,12 @@ class Loss(ABC):
     majorises: ClassVar[bool] = False
     """Whether `newton_metric` is something larger than the curvature."""
     scalar: ClassVar[Scalar | None] = None
+    spare: Spare | None = None
+    """Where `evaluate` and `curve` put their results, if that is not fresh memory (see `OnArrays`)."""
+
+    def room(self, z: Tensor) -> Tensor | None:
+        """A tensor like ``z`` to be passed as ``out=``; None, which is fresh memory, unless there is a spare one."""
+        return None if self.spare is None else self.spare.like(z)
 
     @property
     def numbers(self) -> tuple[float, ...]:
@@ -115,7 +122,7 @@ class Loss(ABC):
         if metric.ndim == 3:
             product: Tensor = torch.einsum("nij,...nj->...ni", metric, u)
             return product
-        return metric * u
+        return torch.mul(metric, u, out=self.room(u))
 
     def diagonal(self, metric: Tensor) -> Tensor:
         """The diagonal of each W_i, shaped like the targets."""

@@ -106,17 +106,18 @@ class CrossEntropy(Loss):
     def evaluate(self, z: Tensor) -> Evaluation:
         """All three from one softmax; the metric diag(p) − ppᵀ is kept as p."""
         self._checked(z)
-        log_p = torch.log_softmax(z, dim=1)
-        p = log_p.exp()
+        log_p = torch.log_softmax(z, dim=1, out=self.room(z))
+        p = torch.exp(log_p, out=self.room(z))
         if self.labels.is_floating_point():
             y = self.labels.to(dtype=z.dtype, device=z.device)
             return Evaluation(-(y * log_p).sum(dim=1), p - y, p)
         own = self.labels.to(z.device).long().unsqueeze(1)
-        gradient = p.scatter_add(1, own, torch.full_like(own, -1, dtype=z.dtype))
+        gradient = torch.add(p, 0.0, out=self.room(z))
+        gradient.scatter_add_(1, own, p.new_full((), -1.0).expand(own.shape))
         return Evaluation(-log_p.gather(1, own).squeeze(1), gradient, p)
 
     def curve(self, metric: Tensor, u: Tensor) -> Tensor:
-        weighted = metric * u
+        weighted = torch.mul(metric, u, out=self.room(u))
         return weighted.addcmul_(metric, weighted.sum(dim=-1, keepdim=True), value=-1)
 
     def diagonal(self, metric: Tensor) -> Tensor:

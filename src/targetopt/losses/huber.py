@@ -77,12 +77,12 @@ class Huber(Pointwise):
 
     def evaluate(self, z: Tensor) -> Evaluation:
         """All three from one residual."""
-        r = z - self._matched(z)
-        distance = r.abs()
-        inside = distance.clamp(max=self.delta)
-        values = sum_outputs(distance.sub(inside, alpha=0.5).mul_(inside))
+        r = torch.sub(z, self._matched(z), out=self.room(z))
+        distance = torch.abs(r, out=self.room(z))
+        inside = torch.clamp(distance, max=self.delta, out=self.room(z))
+        values = torch.sub(distance, inside, alpha=0.5, out=self.room(z)).mul_(inside)
         metric = distance.clamp_(min=self.delta).reciprocal_().mul_(self.delta)
-        return Evaluation(values, r.clamp_(-self.delta, self.delta), metric)
+        return Evaluation(sum_outputs(values), r.clamp_(-self.delta, self.delta), metric)
 
     def best_constant(self, weights: Tensor) -> Tensor:
         """The weighted median of the labels."""

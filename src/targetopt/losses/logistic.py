@@ -65,15 +65,14 @@ class Logistic(Pointwise):
         return torch.sigmoid(z) * torch.sigmoid(-z)
 
     def evaluate(self, z: Tensor) -> Evaluation:
-        """All three from one exponential."""
+        """All three from two exponentials."""
         y = self._matched(z)
-        margin = y * z
-        e = margin.abs().neg_().exp_()
-        likely = 1.0 / (1.0 + e)
-        unlikely = e * likely
-        wrong = torch.where(margin > 0, unlikely, likely)
-        values = torch.log1p(e).sub_(margin.clamp(max=0.0))
-        return Evaluation(sum_outputs(values), -y * wrong, likely * unlikely)
+        against = torch.mul(y, z, out=self.room(z)).neg_()
+        e = torch.abs(against, out=self.room(z)).neg_().exp_()
+        whole = torch.add(e, 1.0, out=self.room(z))  # both probabilities are e/whole or 1/whole
+        gradient = torch.clamp(against, max=0.0, out=self.room(z)).exp_().div_(whole).mul_(y).neg_()
+        values = torch.log1p(e, out=self.room(z)).add_(against.clamp_(min=0.0))
+        return Evaluation(sum_outputs(values), gradient, e.div_(whole).div_(whole))
 
     def conjugate(self, slopes: Tensor) -> Tensor:
         """sup_z gz − ℓ(z) for slopes g that the loss has: minus the entropy of |g|."""

@@ -57,8 +57,9 @@ class Poisson(Pointwise):
 
     def evaluate(self, z: Tensor) -> Evaluation:
         """All three from one exponential."""
-        y, mean = self._matched(z), z.exp()
-        return Evaluation(sum_outputs(torch.addcmul(mean, y, z, value=-1)), mean - y, mean)
+        y, mean = self._matched(z), torch.exp(z, out=self.room(z))
+        values = torch.addcmul(mean, y, z, value=-1, out=self.room(z))
+        return Evaluation(sum_outputs(values), torch.sub(mean, y, out=self.room(z)), mean)
 
     def lower_bound(self) -> Tensor:
         """y − y log y, the loss at z = log y: what remains above it is half the deviance.

@@ -46,8 +46,9 @@ class Squared(Pointwise):
 
     def evaluate(self, z: Tensor) -> Evaluation:
         """All three from one residual."""
-        r = z - self._matched(z)
-        return Evaluation(sum_outputs((0.5 * r).mul_(r)), r, torch.ones_like(r))
+        r = torch.sub(z, self._matched(z), out=self.room(z))
+        values = torch.mul(r, 0.5, out=self.room(z)).mul_(r)
+        return Evaluation(sum_outputs(values), r, r.new_ones(()).expand(r.shape))
 
     def best_constant(self, weights: Tensor) -> Tensor:
         """The weighted mean of the labels."""

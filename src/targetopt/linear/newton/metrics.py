@@ -2,36 +2,48 @@
 
 A metric turns the gradient into a search direction, u = −M⁻¹∇F. It need not be up to date: the solver
 minimises over a subspace with curvature that is. So a metric is renewed only when the steps left at
-the present rate would cost more than renewing it. Costs are nanoseconds on one core of a current
-machine; only their ratios matter, and only for speed.
+the present rate would cost more than renewing it, or in every step if it costs no more than two of
+them. Costs are nanoseconds on one core of a current machine; only their ratios matter, and only for speed.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
-from scipy.linalg import lapack
 
+from targetopt.linear.newton.gram import (
+    BLOCK_ENTRIES,
+    PER_FLOP,
+    SMALLEST,
+    Factor,
+    factor,
+    factor_cost,
+    gram,
+    gram_cost,
+    inverse,
+    joint_cost,
+    joint_gram,
+    on_diagonal,
+    solve,
+)
 from targetopt.linear.newton.objective import Array, PenalisedLoss, is_sparse
 
-PER_ENTRY = 1.0  # one stored entry of X in a product with a vector
-PER_TARGET = 15.0  # one target in the loss and the line search
+PER_ENTRY = {True: 1.5, False: 0.5}  # one stored entry of X in a product, sparse or dense
+PER_TARGET = 80.0  # one target in the loss, the subspace and the line search
 PER_STEP = 2e5  # the interpreter's part of a step
-PER_FLOP = 0.05  # multiply-and-add in a dense symmetric product
-PER_DENSE = 5.0  # one entry of the rows handed to it: gathered, made dense, weighted, read
 WORTH_FACTORING = 40  # an exact metric may cost this many steps
+WORTH_RENEWING = (
+    2.0  # a Hessian that costs so many steps is renewed in each: steps become half as many
+)
 ENOUGH_RENEWALS = 4  # a well-behaved fit needs no more
 STEPS_OF_SAMPLES = (
     8  # a quadratic takes about as many steps with samples; one is enough with all rows
 )
 LARGEST_FACTOR = 4096  # order of the largest matrix factored, 128 MB
-BLOCK_ENTRIES = 1 << 20  # sparse rows are made dense for BLAS a block at a time, 8 MB
-SMALLEST = 1e-290  # a diagonal entry below is zero: its inverse would overflow
-JITTERS = (1e-15, 1e-13, 1e-11)  # added to a diagonal of ones: the first with which it is definite
 
 
 class Metric(ABC):
@@ -41,14 +53,15 @@ class Metric(ABC):
 
     def __init__(self, objective: PenalisedLoss) -> None:
         self.objective = objective
+        self._step = step_cost(objective)
         self._age: int | None = None
         self._renewals = 0
 
     def update(self, curvature: Array, steps_left: float) -> None:
         """Called once a step, before :meth:`solve`; renews M if that pays."""
-        if self._age is not None:
+        if self._age is not None and not self.fresh:
             self._age += 1
-            cost, step = self.cost(self.objective), step_cost(self.objective)
+            cost, step = self._cost, self._step
             worth = self._age >= self.patience and cost < steps_left * step
             if not worth and cost > step / 3:  # what hardly costs anything is always done
                 return
@@ -60,6 +73,34 @@ class Metric(ABC):
     def exact(self) -> bool:
         """Whether M, when renewed, is the Hessian itself: of all rows, outputs together."""
         return False
+
+    @cached_property
+    def fresh(self) -> bool:
+        """Whether M is the Hessian of F at every step, since it costs so little."""
+        cheap = self._cost <= WORTH_RENEWING * self._step
+        return self.exact and not self.objective.loss.majorises and cheap
+
+    @cached_property
+    def _cost(self) -> float:
+        return self.cost(self.objective)
+
+    @cached_property
+    def _first_sample(self) -> int:
+        return self.first_sample(self.objective)
+
+    @property
+    def _size(self) -> int:
+        """How many rows a sample has now: twice as many each time after ENOUGH_RENEWALS were not enough."""
+        return self._first_sample << max(0, min(self._renewals - ENOUGH_RENEWALS, 30))
+
+    @property
+    def _all_rows(self) -> bool:
+        return _few(self.objective.weights.size, self._size)
+
+    @staticmethod
+    def first_sample(objective: PenalisedLoss) -> int:
+        """How many rows the first Hessian is computed from."""
+        return int(objective.weights.size)
 
     @staticmethod
     @abstractmethod
@@ -78,15 +119,10 @@ class Metric(ABC):
         """ω_i times the diagonal of W_i, shaped like the targets."""
         return self.objective.weighted(self.objective.loss.diagonal(curvature))
 
-    @cached_property
-    def squares(self) -> Any:
-        """(X∘X)ᵀ."""
-        return _squared(self.objective.X).T
-
     def diagonal(self, curvature: Array) -> Array:
         """The diagonal of the Hessian of F's data part, shaped like θ."""
         weighted = self._weights(curvature)
-        diagonal: Array = self.squares @ weighted
+        diagonal = _square_sums(self.objective, weighted)
         if self.objective.intercept:
             return np.concatenate([diagonal, weighted.sum(axis=0)[None]])
         return diagonal
@@ -113,7 +149,7 @@ def _worth_factoring(kind: type[Metric], objective: PenalisedLoss, order: int) -
 
 def step_cost(objective: PenalisedLoss) -> float:
     """What one step of the solver costs: a product with X, one with Xᵀ, and the line search."""
-    entries = 2 * PER_ENTRY * _entries(objective.X) + PER_TARGET * objective.weights.size
+    entries = 2 * _product_cost(objective.X) + PER_TARGET * objective.weights.size
     return PER_STEP + _outputs(objective) * entries
 
 
@@ -129,11 +165,11 @@ class Diagonal(Metric):
 
     @staticmethod
     def cost(objective: PenalisedLoss) -> float:
-        return PER_ENTRY * _entries(objective.X) * _outputs(objective)
+        return _product_cost(objective.X) * _outputs(objective)
 
     def renew(self, curvature: Array) -> None:
         h = self.diagonal(curvature) + self.objective.ridge
-        self._inverse = _inverse(np.sqrt(h * (h.mean() + 0.01 * h)))
+        self._inverse = inverse(np.sqrt(h * (h.mean() + 0.01 * h)))
 
     def solve(self, gradient: Array) -> Array:
         return self._inverse * gradient
@@ -151,26 +187,30 @@ class Primal(Metric):
 
     @staticmethod
     def cost(objective: PenalisedLoss) -> float:
-        n, d = objective.weights.size, int(objective.ridge.shape[0])
-        n = min(n, _sample_size(objective, d))
-        return _outputs(objective) * (PER_FLOP * (n * d**2 + d**3) + PER_DENSE * n * d)
+        d = int(objective.ridge.shape[0])
+        n = min(objective.weights.size, Primal.first_sample(objective))
+        return _outputs(objective) * (gram_cost(objective, n) + factor_cost(d))
+
+    @staticmethod
+    def first_sample(objective: PenalisedLoss) -> int:
+        return _sample_size(objective, gram_cost, int(objective.ridge.shape[0]))
 
     @property
     def exact(self) -> bool:
-        d, rows = self.objective.ridge.shape[0], self.objective.weights.size
-        return self.objective.ridge.ndim == 1 and _all_rows(
-            rows, _sample_size(self.objective, d, self._renewals)
-        )
+        return self.objective.ridge.ndim == 1 and self._all_rows
 
     def renew(self, curvature: Array) -> None:
+        objective = self.objective
         weighted = _columns(self._weights(curvature))
-        ridges = _columns(self.objective.ridge)
-        self._factors, diagonals = [], []
+        ridges = _columns(objective.ridge)
+        self._factors: list[Factor] = []  # those before are spare now
+        diagonals = []
         for weights, ridge in zip(weighted, ridges, strict=True):
-            H = _hessian(self.objective, weights, self._renewals)
+            chosen, weights = _sample(weights, weights, self._size)
+            H = gram(objective, _rows(objective.X, chosen), weights)
             diagonals.append(H.diagonal().copy())
-            H[np.diag_indices_from(H)] += ridge
-            self._factors.append(_factor(H))
+            on_diagonal(H)[:] += ridge
+            self._factors.append(factor(H, objective.loss.spare))
         self._diagonal = _like(self.objective.ridge, diagonals)
 
     def last_diagonal(self, curvature: Array) -> Array:
@@ -178,7 +218,8 @@ class Primal(Metric):
 
     def solve(self, gradient: Array) -> Array:
         columns = [
-            _solve(factor, g) for factor, g in zip(self._factors, _columns(gradient), strict=True)
+            solve(factored, g)
+            for factored, g in zip(self._factors, _columns(gradient), strict=True)
         ]
         return _like(gradient, columns)
 
@@ -194,46 +235,34 @@ class Joint(Metric):
 
     @staticmethod
     def cost(objective: PenalisedLoss) -> float:
-        n, d = objective.weights.size, objective.ridge.size
-        n = min(n, _sample_size(objective, d))
-        return PER_FLOP * (n * d**2 + d**3) + PER_DENSE * n * d
+        n = min(objective.weights.size, Joint.first_sample(objective))
+        return joint_cost(objective, n) + factor_cost(objective.ridge.size)
+
+    @staticmethod
+    def first_sample(objective: PenalisedLoss) -> int:
+        return _sample_size(objective, joint_cost, objective.ridge.size)
 
     @property
     def exact(self) -> bool:
-        size = _sample_size(self.objective, self.objective.ridge.size, self._renewals)
-        return _all_rows(self.objective.weights.size, size)
+        return self._all_rows
 
     def renew(self, curvature: Array) -> None:
-        objective = self.objective
-        chosen, weights = _sample(
-            objective.weights,
-            self._weights(curvature).sum(axis=1),
-            _sample_size(objective, objective.ridge.size, self._renewals),
-        )
-        X, p = objective.X[chosen], curvature[chosen]
-        d, k = objective.ridge.shape
-        H = np.zeros((d * k, d * k))
-        blocks = H.reshape(d, k, d, k)
-        size = max(1, BLOCK_ENTRIES // (d * k))
-        for start in range(0, weights.size, size):
-            part = slice(start, start + size)
-            rows = X[part].toarray() if is_sparse(X) else X[part]
-            if objective.intercept:
-                rows = np.column_stack([rows, np.ones(rows.shape[0])])
-            rows = rows * np.sqrt(weights[part, None])
-            spread = (rows[:, :, None] * p[part, None, :]).reshape(-1, d * k)
-            H -= spread.T @ spread
-            for c in range(k):
-                blocks[:, c, :, c] += (rows.T * p[part, c]) @ rows
+        objective, (d, k) = self.objective, self.objective.ridge.shape
+        importance = self._weights(curvature).sum(axis=1)
+        chosen, weights = _sample(objective.weights, importance, self._size)
+        H = joint_gram(objective, _rows(objective.X, chosen), weights, curvature[chosen])
         # Softmax does not see what all outputs share. Where no penalty does either, H is singular
         # along it; gradients have no part there, so any curvature will do.
+        blocks = H.reshape(d, k, d, k)
         for j in np.flatnonzero((objective.ridge == 0).all(axis=1)):
             blocks[j, :, j, :] += blocks[j, :, j, :].diagonal().mean() / k
-        H[np.diag_indices(d * k)] += objective.ridge.ravel()
-        self._factored = _factor(H)
+        on_diagonal(H)[:] += objective.ridge.ravel()
+        self._factored: Factor | None = None  # the one before is spare now
+        self._factored = factor(H, objective.loss.spare)
 
     def solve(self, gradient: Array) -> Array:
-        return _solve(self._factored, gradient.ravel()).reshape(gradient.shape)
+        assert self._factored is not None
+        return solve(self._factored, gradient.ravel()).reshape(gradient.shape)
 
 
 class Dual(Metric):
@@ -268,20 +297,23 @@ class Dual(Metric):
     @staticmethod
     def cost(objective: PenalisedLoss) -> float:
         n, d = objective.weights.size, int(objective.ridge.shape[0])
-        return PER_FLOP * (n * n * d + _outputs(objective) * n**3)
+        return PER_FLOP * n * n * d + _outputs(objective) * factor_cost(n)
 
     @property
     def exact(self) -> bool:
         return self.objective.ridge.ndim == 1
 
     def renew(self, curvature: Array) -> None:
-        self._blocks = []
+        spare = self.objective.loss.spare
+        self._blocks: list[tuple[Array, Factor, Array]] = []  # those before are spare now
         for weights in _columns(self._weights(curvature)):
             root = np.sqrt(weights)
-            matrix = root[:, None] * self._kernel * root
-            matrix[np.diag_indices_from(matrix)] += 1.0
-            factor = _factor(matrix)
-            self._blocks.append((root, factor, _solve(factor, root)))
+            matrix = spare.take(self._kernel.shape).T
+            np.multiply(self._kernel, root, out=matrix)
+            matrix *= root[:, None]
+            on_diagonal(matrix)[:] += 1.0
+            factored = factor(matrix, spare)
+            self._blocks.append((root, factored, solve(factored, root)))
 
     def solve(self, gradient: Array) -> Array:
         columns = [
@@ -290,13 +322,11 @@ class Dual(Metric):
         ]
         return _like(gradient, columns)
 
-    def _solve_one(
-        self, root: Array, factor: tuple[Array, Array], eliminated: Array, g: Array
-    ) -> Array:
+    def _solve_one(self, root: Array, factored: Factor, eliminated: Array, g: Array) -> Array:
         X, intercept = self.objective.X, self.objective.intercept
         direct = self._scale * (g[:-1] if intercept else g)
         image = root * (X @ direct)
-        inner = _solve(factor, image)
+        inner = solve(factored, image)
         if not intercept:
             return np.asarray(direct - self._scale * (X.T @ (root * inner)))
         # The Schur complement is zero only where all curvature has vanished.
@@ -305,32 +335,38 @@ class Dual(Metric):
         return np.append(direct - self._scale * (X.T @ (root * inner)), bias)
 
 
-def _squared(X: Any) -> Any:
-    """X∘X in X's format, sharing its indices."""
-    if is_sparse(X):
-        return sp.csr_array((X.data**2, X.indices, X.indptr), shape=X.shape)
-    return X**2
+def _square_sums(objective: PenalisedLoss, weighted: Array) -> Array:
+    """(X∘X)ᵀ times the weights, one column of them for each output."""
+    X = objective.X
+    if objective.sparse:
+        return np.asarray(objective.squares @ weighted)
+    sums = np.zeros((X.shape[1], *weighted.shape[1:]))
+    size = max(1, BLOCK_ENTRIES // max(1, X.shape[1]))
+    buffer = objective.loss.spare.take((size, X.shape[1]))
+    for start in range(0, X.shape[0], size):
+        rows = X[start : start + size]
+        squares = np.multiply(rows, rows, out=buffer[: rows.shape[0]])
+        sums += squares.T @ weighted[start : start + size]
+    return sums
 
 
-def _inverse(diagonal: Array) -> Array:
-    """1/diagonal, and 0 for a column that is empty and not penalised."""
-    return np.divide(1.0, diagonal, out=np.zeros_like(diagonal), where=diagonal > SMALLEST)
+def _sample_size(
+    objective: PenalisedLoss,
+    price: Callable[[PenalisedLoss, float], float],
+    columns: int,
+) -> int:
+    """All rows if they cost no more than a few steps, or the steps that a sample would take; else a good sample.
 
-
-def _sample_size(objective: PenalisedLoss, columns: int, renewals: int = 0) -> int:
-    """All rows if they cost no more than a step, or the steps that a sample would take; else a good sample.
-
-    Its eigenvalues are then off by a third or so. Samples become twice as large each time after
-    ENOUGH_RENEWALS, for then the factors were not good enough.
+    Its eigenvalues are then off by a third or so.
     """
     rows = int(objective.weights.size)
-    steps = STEPS_OF_SAMPLES if objective.loss.quadratic else 1
-    if rows * columns * (PER_FLOP * columns + PER_DENSE) <= steps * step_cost(objective):
+    steps = STEPS_OF_SAMPLES if objective.loss.quadratic else WORTH_RENEWING
+    if price(objective, rows) <= steps * step_cost(objective):
         return rows
-    return max(1024, 8 * columns) << max(0, min(renewals - ENOUGH_RENEWALS, 30))
+    return max(1024, 8 * columns)
 
 
-def _all_rows(rows: int, sample: int) -> bool:
+def _few(rows: int, sample: int) -> bool:
     """Whether so many rows are all taken where a sample of that size would do."""
     return rows <= 2 * sample
 
@@ -340,35 +376,16 @@ def _sample(weights: Array, importance: Array, size: int) -> tuple[Any, Array]:
 
     Rows of large importance come several times. Few rows are all taken.
     """
-    if _all_rows(weights.size, size) or not (total := float(importance.sum())) > 0:
+    if _few(weights.size, size) or not (total := float(importance.sum())) > 0:
         return slice(None), weights
     levels = (np.arange(size) + 0.5) * (total / size)
     chosen = np.minimum(np.searchsorted(np.cumsum(importance), levels), weights.size - 1)
     return chosen, weights[chosen] * (total / size) / importance[chosen]
 
 
-def _hessian(objective: PenalisedLoss, weights: Array, renewals: int) -> Array:
-    """Xᵀ diag(weights) X, with the intercept; of a sample of the rows."""
-    d = objective.ridge.shape[0]
-    chosen, weights = _sample(weights, weights, _sample_size(objective, d, renewals))
-    X = objective.X[chosen]
-    H = np.zeros((d, d))
-    features = H[:-1, :-1] if objective.intercept else H
-    equal = bool((weights == weights[0]).all())  # then rows need not be scaled
-    root = np.sqrt(weights)
-    block = max(1, BLOCK_ENTRIES // d)
-    for start in range(0, weights.size, block):
-        part = slice(start, start + block)
-        rows = X[part].toarray() if is_sparse(X) else X[part]
-        if not equal:
-            rows = rows * root[part, None]
-        features += rows.T @ rows
-    if equal:
-        features *= weights[0]
-    if objective.intercept:
-        H[-1, :-1] = H[:-1, -1] = X.T @ weights
-        H[-1, -1] = weights.sum()
-    return H
+def _rows(X: Any, chosen: Any) -> Any:
+    """The rows chosen; X itself if they are all."""
+    return X if isinstance(chosen, slice) else X[chosen]
 
 
 def _outer_gram(X: Any, scale: Array) -> Array:
@@ -379,25 +396,6 @@ def _outer_gram(X: Any, scale: Array) -> Array:
     if is_sparse(X):
         return np.asarray((X.multiply(scale[None, :]).tocsr() @ X.T).toarray())
     return np.asarray((X * scale) @ X.T)
-
-
-def _factor(matrix: Array) -> tuple[Array, Array]:
-    """D and the Cholesky factor of DAD, where D makes the diagonal of DAD one."""
-    diagonal = matrix.diagonal()
-    scale = np.sqrt(_inverse(diagonal))
-    scaled = matrix * scale * scale[:, None]
-    for jitter in JITTERS:
-        scaled[np.diag_indices_from(scaled)] = 1.0 + jitter
-        factor, failed = lapack.dpotrf(scaled, lower=1, clean=0)
-        if not failed:
-            return scale, factor
-    return scale, np.eye(scale.size, order="F")  # the diagonal alone is still a metric
-
-
-def _solve(factor: tuple[Array, Array], g: Array) -> Array:
-    scale, cholesky = factor
-    solution, _ = lapack.dpotrs(cholesky, scale * g, lower=1)
-    return np.asarray(scale * solution)
 
 
 def _columns(a: Array) -> Any:
@@ -412,5 +410,6 @@ def _outputs(objective: PenalisedLoss) -> int:
     return int(objective.ridge.size // objective.ridge.shape[0])
 
 
-def _entries(X: Any) -> int:
-    return int(X.nnz) if is_sparse(X) else int(X.size)
+def _product_cost(X: Any) -> float:
+    sparse = is_sparse(X)
+    return PER_ENTRY[sparse] * float(X.nnz if sparse else X.size)

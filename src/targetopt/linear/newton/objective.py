@@ -35,6 +35,23 @@ class PenalisedLoss:
     center: Array | float
     intercept: bool
 
+    @cached_property
+    def sparse(self) -> bool:
+        """Whether X is."""
+        return is_sparse(self.X)
+
+    @cached_property
+    def squares(self) -> Any:
+        """(X∘X)ᵀ of sparse X, which shares its indices."""
+        X = self.X
+        return sp.csr_array((X.data**2, X.indices, X.indptr), shape=X.shape).T
+
+    @cached_property
+    def pairs(self) -> float:
+        """Pairs of entries in a row of sparse X, on average: the mean square of its count."""
+        counts = np.diff(self.X.indptr).astype(np.float64)
+        return float(np.dot(counts, counts)) / max(1, int(counts.size))
+
     def forward(self, theta: Array) -> Array:
         """z = Xθ, shape ``(n,)`` or ``(n, k)``."""
         if self.intercept and not theta[:-1].any():  # where most fits begin
@@ -57,12 +74,13 @@ class PenalisedLoss:
 
     def weighted(self, u: Array) -> Array:
         """ω_i u_i; ``u`` has examples on its first axis."""
-        return self.weights[:, None] * u if u.ndim == 2 else self.weights * u
+        weights = self.weights[:, None] if u.ndim == 2 else self.weights
+        return np.multiply(weights, u, out=self.loss.spare.take(u.shape))
 
     def curved(self, metric: Array, u: Array) -> Array:
         """ω_i W_i u_i for the ``metric`` of an evaluation; ``u`` may have leading axes."""
         if metric.ndim == 1:  # numbers, with which the product is linear in W as well
-            return self.loss.curve(self.weights * metric, u)
+            return self.loss.curve(self.weighted(metric), u)
         product = self.loss.curve(metric, u)
         product *= self.weights[:, None]
         return product

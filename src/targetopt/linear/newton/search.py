@@ -28,7 +28,8 @@ def line_search(objective: PenalisedLoss, point: Point, step: Step) -> Point | N
     low, high, size = 0.0, np.inf, 1.0
     best, least = None, point.value
     for _ in range(MAX_TRIALS):
-        z = point.z + size * step.z
+        z = np.multiply(step.z, size, out=objective.loss.spare.take(step.z.shape))
+        z += point.z
         at = objective.loss.evaluate(z)
         with np.errstate(invalid="ignore"):  # an overflowed loss times a weight of zero
             value = float(objective.weights @ at.values)

@@ -36,7 +36,7 @@ import numpy as np
 from targetopt.linear.newton.metrics import Diagonal, Metric, cheapest_metric
 from targetopt.linear.newton.objective import Array, PenalisedLoss, Point
 from targetopt.linear.newton.search import line_search
-from targetopt.linear.newton.subspace import Subspace
+from targetopt.linear.newton.subspace import Subspace, newton_step
 from targetopt.linear.newton.tangents import approach
 
 EPS = float(np.finfo(np.float64).eps)
@@ -92,7 +92,7 @@ def minimise(objective: PenalisedLoss, theta: Array, *, tol: float, max_iter: in
             n_iter = start.epochs
             point = min(point, objective.at(start.theta), key=lambda p: p.value)
             gap = point.value - start.bound
-    subspace = Subspace(objective, point)
+    subspace: Subspace | None = None
     decreases: list[float] = []
     polished = False  # since the last step
     while not stalled and gap > (goal := max(tol * point.value, nothing)) and n_iter < max_iter:
@@ -105,10 +105,15 @@ def minimise(objective: PenalisedLoss, theta: Array, *, tol: float, max_iter: in
         u = metric.solve(gradient)
         if metric.exact and not polished and 0.5 * float(np.vdot(gradient, u)) <= goal:
             polished = True
-            point, gap, steps = _polish(objective, point, metric, tol, max_iter - n_iter + 1)
+            most = max_iter - n_iter + 1
+            point, gap, steps = _polish(objective, point, metric, gradient, u, tol, most)
             n_iter += steps - 1
             continue
-        step = subspace.minimiser(point, gradient, u)
+        if metric.fresh:
+            step = newton_step(objective, point, gradient, u)
+        else:
+            subspace = subspace or Subspace(objective, point)
+            step = subspace.minimiser(point, gradient, u)
         after = line_search(objective, point, step)
         if after is None:  # no descent: rounding, unless a good deal was promised
             stalled = True
@@ -187,7 +192,13 @@ def _still_to_come(decreases: list[float]) -> float:
 
 
 def _polish(
-    objective: PenalisedLoss, point: Point, metric: Metric, tol: float, most: int
+    objective: PenalisedLoss,
+    point: Point,
+    metric: Metric,
+    gradient: Array,
+    u: Array,
+    tol: float,
+    most: int,
 ) -> tuple[Point, float, int]:
     """Newton steps judged by ∇F·M⁻¹∇F; the last point, the gap there, and the steps made.
 
@@ -198,8 +209,7 @@ def _polish(
     fresh = objective.loss.majorises
     if objective.loss.majorises:
         metric.renew(objective.loss.curvature(point.z))
-    gradient = objective.gradient(point)
-    u = metric.solve(gradient)
+        u = metric.solve(gradient)
     square, change, steps = float(np.vdot(gradient, u)), 1.0, 0
     while steps < min(most, MOST_POLISHING) and (
         change > NEARBY or square > tol**3 * max(point.value, 0.0)

@@ -59,15 +59,15 @@ class Subspace:
         products = steps @ np.stack([pulled, gradient.ravel()], axis=1)
         ridges[slot] = ridges[:, slot] = products[:, 0]
 
-        curved = self.objective.curved(point.at.metric, self.images[: self.filled])
-        model = curved.reshape(self.filled, -1) @ images.T + ridges
+        # Slots that are empty yet hold zeros; counts that are powers of two need few spare arrays.
+        most = 1 << (self.filled - 1).bit_length()
+        curved = self.objective.curved(point.at.metric, self.images[:most])
+        model = curved.reshape(len(curved), -1)[: self.filled] @ images.T + ridges
         slopes = -products[:, 1]
         c = _least(model, slopes)
         gain = float(slopes @ c)
-        image = c @ images
-        furthest = max(float(image.max()), -float(image.min()))
-        allowed = LONGEST * (1.0 + float(np.abs(point.z).max()))
-        share = allowed / furthest if furthest > allowed else 1.0
+        image = np.dot(c, images, out=self.objective.loss.spare.take((images.shape[1],)))
+        share = _allowed(point, image)
         c *= share
 
         ridges[slot] = ridges[:, slot] = ridges @ c
@@ -81,6 +81,24 @@ class Subspace:
             share * (1.0 - 0.5 * share) * gain,
             float(ridges[slot, slot]),
         )
+
+
+def newton_step(objective: PenalisedLoss, point: Point, gradient: Array, u: Array) -> Step:
+    """The step from ``point`` to the minimiser of q_t over all θ, where u is M⁻¹∇F with M the Hessian of q_t."""
+    gain = float(np.vdot(gradient, u))
+    image = objective.forward(u)
+    share = _allowed(point, image)
+    ridge = share * share * float(np.sum(objective.ridge * u * u))
+    image *= -share
+    return Step(-share * u, image, -share * gain, share * (1.0 - 0.5 * share) * gain, ridge)
+
+
+def _allowed(point: Point, image: Array) -> float:
+    """The part of a step that may be made, for no target to move too far; `image` is what all of it would do."""
+    furthest = max(float(image.max()), -float(image.min()))
+    largest = max(float(point.z.max()), -float(point.z.min()))
+    allowed = LONGEST * (1.0 + largest)
+    return allowed / furthest if furthest > allowed else 1.0
 
 
 def _least(model: Array, slopes: Array) -> Array:
