@@ -167,8 +167,11 @@ class _Pulled(torch.autograd.Function):
         sums: list[Tensor | None] = [None] * len(params)
         own: set[int] = set()
         for z, part in _again(chunked, states, rows, v):
-            grads = torch.autograd.grad(z, params, grad_outputs=part, allow_unused=True)
-            for i, g in enumerate(grads):
+            found = torch.autograd.grad(z, params, grad_outputs=part, allow_unused=True)
+            grads: list[Tensor | None] = list(found)
+            del z, part, found  # what a piece needed is free before the next one is evaluated
+            for i in range(len(grads)):
+                g, grads[i] = grads[i], None
                 if g is not None:
                     dense = g.to_dense() if g.is_sparse else g
                     total = sums[i]
@@ -177,6 +180,8 @@ class _Pulled(torch.autograd.Function):
                     else:  # the first piece's gradient is autograd's: the sum with it is ours
                         sums[i] = total.add_(dense) if i in own else total + dense
                         own.add(i)
+                    del dense, total
+                del g
         return tuple(
             torch.zeros_like(p) if s is None else s for s, p in zip(sums, params, strict=True)
         )
@@ -214,7 +219,10 @@ def _again(
                     f"Chunked: a piece gave {z.shape[0]} rows of targets and {n} before. The pieces must be the same "
                     "every time: a DataLoader needs shuffle=False."
                 )
-            yield z, v[begin : begin + n]
+            out = (z, v[begin : begin + n])
+            del z
+            yield out
+            del out
             begin += n
     finally:
         _set(present)
