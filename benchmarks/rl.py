@@ -2,8 +2,8 @@
 
     python benchmarks/rl.py [STEPS] [ROUNDS]
 
-Both have eight copies, batches of 2048, ten passes in mini-batches of 64, networks of (64, 64), and scaled observations and
-rewards. Every round runs each once, so that whatever else the machine does meets both; the ratio is of the sums.
+Both have eight copies, batches of 2048, ten passes in mini-batches of 64, networks of (64, 64), and scaled observations
+and rewards. Every round runs each once, so that whatever else the machine does meets both; the ratio is of the sums.
 """
 
 from __future__ import annotations

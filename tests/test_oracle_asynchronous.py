@@ -235,7 +235,9 @@ def test_an_interrupt_loses_no_question_and_uses_none_twice(anchor):
     for moment in sorted(draws.sample(range(1, lines), 40)) + list(range(lines - 25, lines + 1)):
         del asked[:]
         model, run = begun()
-        with contextlib.suppress(KeyboardInterrupt):  # how long it waits, and so its lines, may vary
+        with contextlib.suppress(
+            KeyboardInterrupt
+        ):  # how long it waits, and so its lines, may vary
             by_line(lambda run=run: run.finish(), moment)
         told = run.finish()
         assert same(whole, weights(model)), moment
