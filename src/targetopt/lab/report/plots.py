@@ -41,6 +41,9 @@ PRICES = (1.0, 10.0, 100.0, 1000.0)
 MOST_PANELS = 250
 """How many panels are drawn unless all are asked for: 10 problems at 5 batch sizes are 50 in each figure of curves."""
 
+FEW_PANELS = 60
+"""How many are drawn of a directory that has more than these; the page itself shows everything of any directory."""
+
 IN_ORDER = ("curves-", "cost-", "profile-", "sensitivity-", "rules-", "price-")
 """How the names of figures begin, those that are looked at first before the others.
 
@@ -103,7 +106,8 @@ def draw_all(
         results: what is drawn.
         axis: the x-axis of the curves.
         tau: the cost of one oracle call in inner steps.
-        most: panels in all. Kinds of figures are drawn in the order of :data:`IN_ORDER` while they fit.
+        most: panels in all. Where there are more, the curves of the first metric are drawn, and of the other
+            figures, in the order of :data:`IN_ORDER`, those kinds that fit into :data:`FEW_PANELS`.
         tried: what tuned methods were tried with.
         also: gets every figure when it is drawn.
     """
@@ -125,15 +129,18 @@ def draw_all(
 
 
 def _fitting(sheets: Sequence[Sheet], most: float) -> list[Sheet]:
-    """Those of the first kind, and of every further kind that fits as a whole."""
-    kept: set[str] = set()
-    panels = 0
+    """All, or the first one and of every kind what fits as a whole."""
+    if sum(len(sheet.cells) for sheet in sheets) <= most:
+        return list(sheets)
+    kept = {sheet.picture.name: len(sheet.cells) for sheet in sheets[:1]}
     for kind in IN_ORDER:
-        of_kind = [sheet for sheet in sheets if sheet.picture.name.startswith(kind)]
-        more = sum(len(sheet.cells) for sheet in of_kind)
-        if panels + more <= most or kind == IN_ORDER[0]:
-            panels += more
-            kept.update(sheet.picture.name for sheet in of_kind)
+        of_kind = {
+            sheet.picture.name: len(sheet.cells)
+            for sheet in sheets[1:]
+            if sheet.picture.name.startswith(kind)
+        }
+        if sum(kept.values()) + sum(of_kind.values()) <= min(most, FEW_PANELS):
+            kept |= of_kind
     return [sheet for sheet in sheets if sheet.picture.name in kept]
 
 

@@ -26,6 +26,7 @@ import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -317,8 +318,11 @@ def probability_of_improvement(
     value = np.asarray(wins.mean(axis=(0, 1)).mean())
     if min(len(a), len(b)) == 1:
         return _without_interval(value, confidence)
-    rng = np.random.default_rng(seed)
-    weights = [_draw_weights(rng, resamples, runs, a.shape[1]) for runs in (a.shape[0], b.shape[0])]
+    sizes, tasks = (len(a), len(b)), a.shape[1]
+    if isinstance(seed, int):
+        weights = _same_weights(seed, resamples, sizes, tasks)
+    else:
+        weights = tuple(_draw_weights(seed, resamples, runs, tasks) for runs in sizes)
     samples = np.einsum("rit,ijt,rjt->r", weights[0], wins, weights[1], optimize=True) / a.shape[1]
     low, high = _interval(samples, confidence)
     return Estimate(value, low, high, confidence, min(len(a), len(b)))
@@ -371,6 +375,15 @@ def _draw_weights(rng: np.random.Generator, resamples: int, runs: int, tasks: in
     """Weight of each run in each bootstrap sample of ``runs`` draws, (resamples, runs, tasks)."""
     counts = rng.multinomial(runs, np.full(runs, 1.0 / runs), size=(resamples, tasks))
     return counts.transpose(0, 2, 1) / runs
+
+
+@lru_cache(maxsize=2)
+def _same_weights(
+    seed: int, resamples: int, sizes: tuple[int, ...], tasks: int
+) -> tuple[Array, ...]:
+    """The weights that a seed gives, kept for the next pair of methods: drawing them takes longer than using them."""
+    rng = np.random.default_rng(seed)
+    return tuple(_draw_weights(rng, resamples, runs, tasks) for runs in sizes)
 
 
 def _interval(samples: Array, confidence: float) -> tuple[Array, Array]:
