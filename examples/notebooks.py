@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -57,13 +58,15 @@ def markdown(text: str) -> str:
     return text.replace("``", "`")
 
 
-def main() -> None:
-    """Write and execute all of them; the plots are kept."""
+def main(*only: str) -> None:
+    """Write and execute all of them, or those whose numbers are given; the plots are kept."""
     import nbformat
     from nbclient import NotebookClient
 
     NOTEBOOKS.mkdir(exist_ok=True)
     for name, path in sources().items():
+        if only and name[0] not in only:
+            continue
         made = [
             nbformat.v4.new_markdown_cell(text, id=f"cell-{place}")
             if kind == "markdown"
@@ -71,7 +74,8 @@ def main() -> None:
             for place, (kind, text) in enumerate(cells(path.read_text("utf-8")))
         ]
         notebook = nbformat.v4.new_notebook(cells=made)
-        NotebookClient(notebook, timeout=1800, kernel_name="python3").execute()
+        options = {"timeout": 1800, "startup_timeout": 600, "kernel_name": "python3"}
+        NotebookClient(notebook, **options).execute()
         for cell in notebook.cells:
             cell.metadata.pop("execution", None)  # when it ran, which changes from day to day
         nbformat.write(notebook, NOTEBOOKS / name)
@@ -79,4 +83,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])
