@@ -151,8 +151,11 @@ def quantile(values: Array, q: float) -> Array:
     """
     ordered = np.sort(values, axis=-1)
     position = q * (ordered.shape[-1] - 1)
-    if abs(position - round(position)) < 1e-9:  # 0.28 · 25 is 7 and a rounding error
-        position = round(position)
+    whole = round(position)
+    if (
+        abs(position - whole) <= 2 * whole * np.finfo(np.float64).eps
+    ):  # 0.28 · 25 is 7 and a rounding error
+        position = whole
     below = math.floor(position)
     weight = position - below
     low, high = ordered[..., below], ordered[..., min(below + 1, ordered.shape[-1] - 1)]
