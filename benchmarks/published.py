@@ -29,6 +29,10 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from benchmarks import harness
+from targetopt.lab.run.job import Job, perform
+from targetopt.lab.run.plan import redo_command
+from targetopt.lab.spec.experiment import Experiment
+from targetopt.lab.spec.grid import resolve
 from targetopt.lab.store.directory import Store
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -99,18 +103,33 @@ def sample(size: int, seed: int) -> list[Published]:
     return sorted(chosen, key=lambda each: each.cpu_time)
 
 
-def redo(runs: list[Published], out: Path, code: str | None) -> None:
-    """Do what is missing, by the command that reports name beside each curve."""
-    environment = dict(os.environ) if code is None else {**os.environ, "PYTHONPATH": code}
+def redo(runs: list[Published], out: Path) -> Iterator[Published]:
+    """Do what is missing, in this process; a run that was cut short goes on from its checkpoint."""
+    specifications = {
+        figure: resolve(Experiment.read(RESULTS / figure / "spec.toml"))
+        for figure in dict.fromkeys(each.figure for each in runs)
+    }
+    for each in runs:
+        possible = specifications[each.figure].possible()
+        config = next(config for config in possible if config.id == each.run)
+        command = redo_command(RESULTS / each.figure, each.run)
+        job = Job(str(out / each.figure), each.run, config, 1, command, alone=True)
+        perform(job, stop=lambda: False, tell=lambda event: None)
+        yield each
+
+
+def redo_by(code: str, runs: list[Published], out: Path) -> Iterator[Published]:
+    """Have another version do what is missing, by the command that reports name beside each curve."""
     for figure in dict.fromkeys(each.figure for each in runs):
         ids = [each.run for each in runs if each.figure == figure]
         only = [word for run in ids for word in ("--only", run)]
         command = ["run", str(RESULTS / figure / "spec.toml"), "--out", str(out / figure)]
         subprocess.run(
             [sys.executable, "-m", "targetopt", *command, "--jobs", "1", *only],
-            env=environment,
+            env={**os.environ, "PYTHONPATH": code},
             check=True,
         )
+    yield from runs
 
 
 def curve_of(out: Path, each: Published) -> Columns | None:
@@ -152,9 +171,9 @@ def main() -> None:
     options.add_argument("--save", help="write the outcome to benchmarks/results/NAME.json")
     chosen = options.parse_args()
     runs = sample(chosen.size, chosen.seed)[: chosen.first]
-    redo(runs, chosen.out, chosen.code)
     rows = []
-    for each in runs:
+    redone = redo_by(chosen.code, runs, chosen.out) if chosen.code else redo(runs, chosen.out)
+    for each in redone:
         after = curve_of(chosen.out, each)
         before = each.curve if chosen.against is None else curve_of(chosen.against, each)
         if after is None or before is None:

@@ -1,6 +1,7 @@
 """Who may import whom: the rooms of the package in their order, and no circles, read from the source."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -124,6 +125,15 @@ def test_modules_and_folders_stay_small() -> None:
     assert {name: n for name, n in lengths.items() if n >= 450} == {}
     folders = Counter(str(path.parent.relative_to(SOURCE)) for path in MODULES.values())
     assert {folder: n for folder, n in folders.items() if n >= 20} == {}
+
+
+def test_the_drawn_walks_lead_through_files_that_are_there() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "architecture.md").read_text(encoding="utf-8")
+    for what, files in (("opt.step", 8), ("targetopt run", 14)):
+        walk = page.split(f"## A walk through `{what}`")[1].split("These eight")[0].split("##")[0]
+        assert len(re.findall(r"(?:^|\s)\d+\. ", walk)) == files
+        lost = [f for f in re.findall(r"`([\w/]+/\w+\.py)`", walk) if not (SOURCE / f).exists()]
+        assert not lost
 
 
 def test_the_top_is_light_and_short() -> None:

@@ -248,7 +248,7 @@ class Ranks(World):
             others = [r for r, row in enumerate(rows) if [row[i] for i in places] != own]
             if any([row[i] for i in places] != [rows[0][i] for i in places] for row in rows):
                 raise RankFailed(
-                    f"the ranks differ in their {what}: rank {self.rank} has not those of rank "
+                    f"the ranks differ in their {what}: rank {self.rank} has others than rank "
                     f"{', '.join(map(str, others)) or 'none'}. Nothing was changed. All ranks must agree: {remedy}"
                 )
 

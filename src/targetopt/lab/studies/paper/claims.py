@@ -218,7 +218,7 @@ def _tuned(sso: Methods, name: str, counterpart: Methods, rival: str) -> list[Cl
 
 
 def _solved(sso: Methods, name: str) -> list[Claim]:
-    """What the inner solver matters."""
+    """How much the choice of the inner solver matters."""
     hundred = replace(sso, m=100)
     return [
         Claim(
