@@ -103,7 +103,9 @@ class AdaGradNorm(CountingOptimizer):
             params = [p for p in group["params"] if p.grad is not None]
             gradient = [p.grad for p in params]
             if any(g.is_sparse for g in gradient):
-                raise BadArgument("AdaGradNorm: gradients must be dense; build embeddings with sparse=False")
+                raise BadArgument(
+                    "AdaGradNorm: gradients must be dense; build embeddings with sparse=False"
+                )
             if group["weight_decay"] and params:
                 gradient = list(torch._foreach_add(gradient, params, alpha=group["weight_decay"]))
             updates.append((group["lr"], params, gradient))
