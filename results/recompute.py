@@ -246,6 +246,8 @@ def judge(figure, asked):
 if __name__ == "__main__":
     wrong = checked = elsewhere = 0
     for path in sorted(HERE.glob("*/verdicts.json")):
+        if not (path.parent / "curves.parquet").exists():
+            continue  # a study of its own, with its own numbers
         for entry in json.loads(path.read_text()):
             if not entry.get("asked"):
                 elsewhere += entry["verdict"] != "not judged"

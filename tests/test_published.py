@@ -36,7 +36,7 @@ def test_published_verdicts_are_those_of_the_published_curves(figure: str, again
 
 
 def test_published_pages_are_what_the_command_writes(again: Path) -> None:
-    for page in sorted(RESULTS.glob("**/README.md")):
+    for page in (RESULTS / "README.md", *(RESULTS / name / "README.md" for name in FIGURES)):
         assert (again / page.relative_to(RESULTS)).read_text() == page.read_text(), page
 
 
