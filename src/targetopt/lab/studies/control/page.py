@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from targetopt.lab.report.multiples import Entry, Place, plot, save
+from targetopt.lab.report.multiples import Entry, Place, log_ticks, plot, save
 from targetopt.lab.report.palette import DASHED, SOLID, Style, oklch
 from targetopt.lab.store.files import write_whole
 from targetopt.lab.studies.control.study import ARMS, CASES, EPOCHS, SEEDS, STEPS, Case, Cell, read
@@ -79,6 +79,7 @@ def draw(cells: Sequence[Cell], path: Path) -> None:
         ax.set_xticks(STEPS, [str(m) for m in STEPS])
         ax.set_xlim(STEPS[0] / 1.4, STEPS[-1] * 1.4)
         ax.set_ylim(lowest / 3, 3.0)
+        log_ticks(ax.yaxis, lowest / 3, 3.0)
         return "m", "share of the gap that is left"
 
     entries = [Entry(arm.label, STYLES[arm.label]) for arm in ARMS]
