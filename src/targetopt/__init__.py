@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # what the table below offers, for type checkers
     from targetopt import linear as linear
     from targetopt import losses as losses
     from targetopt import oracle as oracle
+    from targetopt import rl as rl
     from targetopt import rules as rules
     from targetopt import schedules as schedules
     from targetopt import surrogate as surrogate
