@@ -44,7 +44,7 @@ def test_an_example_runs_and_draws(path: Path, capsys: pytest.CaptureFixture[str
 
     plt.close("all")
     source = path.read_text("utf-8")
-    assert re.search(r"After this\s+example you\s+will", source)
+    assert re.search(r"After this\s+example\s+you\s+will", source)
     modules = set(sys.modules)
     exec(compile(source, str(path), "exec"), {"__name__": f"gallery_{path.stem}"})
     assert plt.get_fignums()
