@@ -10,6 +10,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from targetopt.errors import BadArgument
 from targetopt.lab.cli.shared import (
     DryRun,
     Executor,
@@ -24,7 +25,6 @@ from targetopt.lab.cli.shared import (
     stopped,
 )
 from targetopt.lab.studies.scales import ScaleName
-from targetopt.types import BadArgument
 
 if TYPE_CHECKING:
     from targetopt.lab.studies.paper.reproduce import Reproduction

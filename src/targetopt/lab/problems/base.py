@@ -137,14 +137,15 @@ class Problem(ABC):
 
     @property
     def reveals(self) -> frozenset[str]:
-        """What the oracle tells beyond losses and gradients: ``"value"``, ``"curvature"``, ``"revealed"``, …"""
+        """What the oracle tells beyond gradients: ``"losses"`` always, ``"value"``, ``"curvature"``, ``"revealed"``, …"""
         if self.loss is None:
             oracle = self.oracle()
             names = ("value", "curvature", "revealed", "majoriser")
-            offers = {name: getattr(oracle, name, None) for name in names}
-            return frozenset(name for name, offered in offers.items() if offered is not None)
+            offered = {name for name in names if getattr(oracle, name, None) is not None}
+            return frozenset({"losses", *offered})
         curved = type(self.loss).curvature is not Loss.curvature
-        known = {"value", "revealed", *(["majoriser"] if self.loss.smoothness is not None else [])}
+        smooth = self.loss.smoothness is not None
+        known = {"losses", "value", "revealed", *(["majoriser"] if smooth else [])}
         return frozenset({*known, "curvature"} if curved else known)
 
     # -- what the engine asks ---------------------------------------------------------------------
