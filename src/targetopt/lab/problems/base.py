@@ -137,7 +137,7 @@ class Problem(ABC):
 
     @property
     def reveals(self) -> frozenset[str]:
-        """What the oracle tells beyond gradients: ``"losses"`` always, ``"value"``, ``"curvature"``, ``"revealed"``, …"""
+        """What the oracle tells beyond gradients: ``"losses"``, and perhaps ``"value"``, ``"curvature"``, …"""
         if self.loss is None:
             oracle = self.oracle()
             names = ("value", "curvature", "revealed", "majoriser")
