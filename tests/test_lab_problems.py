@@ -126,7 +126,7 @@ def test_what_the_oracle_says_of_itself_counts(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(HiddenLine, "oracle", more)
     problem = problems.get("hidden-line")
-    assert problem.reveals == {"value", "curvature"}
+    assert problem.reveals == {"losses", "value", "curvature"}
     assert problem.target_smoothness == 1.0
     methods = [{"name": "sso"}, {"name": "sso", "rule": "newton"}, {"name": "sls"}]
     assert len(grid("hidden-line", *methods)) == 3

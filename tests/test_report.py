@@ -242,6 +242,7 @@ def test_a_thousand_runs_fit_in_five_megabytes(tmp_path: Path) -> None:
                     PROBLEMS[0], {"name": "sso", "m": method + 1}, seed, batch, 500, "done"
                 )
                 columns: dict[str, Any] = {"step": steps, "oracle_calls": steps, "epoch": steps / 7}
+                columns["value_calls"] = 0 * steps
                 columns["inner_steps"] = np.cumsum(rng.integers(1, 100, steps.size))
                 columns["wall_time"] = np.cumsum(rng.random(steps.size))
                 for metric in ("loss", "grad_norm", "accuracy", "suboptimality"):
@@ -386,7 +387,7 @@ def test_verdicts_survive_the_disk(tmp_path: Path) -> None:
         ("{", "is not JSON"),
         ('{"claim": "a"}', "must hold a list"),
         ('[{"claim": "a"}]', "needs at least 'claim' and 'verdict'"),
-        ('[{"claim": "a", "verdict": "maybe"}]', "must be one of holds, does not hold, mixed"),
+        ('[{"claim": "a", "verdict": "maybe"}]', "must be one of holds, mixed, does not hold"),
         ('[{"claim": " ", "verdict": "holds"}]', "must be a sentence"),
     ],
 )

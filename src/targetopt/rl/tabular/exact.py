@@ -75,7 +75,7 @@ def solve(
         ...         family,
         ...         to.rl.LogRatio(),
         ...         to.distributions.KLProximity(family),
-        ...         to.rl.ConstantStep(2.0),
+        ...         to.rl.ConstantStep(1.0),
         ...     ),
         ...     iterations=30,
         ... )
