@@ -78,10 +78,14 @@ def test_every_figure_at_smoke_scale(
     assert not {"failed", "timeout"} & done.summary.statuses.keys(), done.summary.troubles
     assert done.summary.left == 0
     assert [verdict.claim for verdict in done.verdicts] == [c.says for c in claims.CLAIMS[name]]
-    # at smoke scale there is one batch size; nothing else may stay open
+    # At smoke scale there is one batch size, and specifications lack the runs that some claims still await
+    # (docs/reproduction.md names them); nothing else may stay open.
     several = ("25", "noise", "batch sizes")
+    awaited = ("counterpart, AdaGrad-Norm", *claims.FLOORS.values())
     open_ones = [verdict for verdict in done.verdicts if verdict.verdict == "not judged"]
-    assert all(any(w in verdict.claim for w in several) for verdict in open_ones), open_ones
+    for verdict in open_ones:
+        missing = any(w in verdict.claim for w in awaited) and f"{name} has no" in verdict.test
+        assert missing or any(w in verdict.claim for w in several), verdict
     assert all(verdict.test for verdict in open_ones)
     assert verdicts.read(done.directory) == done.verdicts
     judged = [verdict for verdict in done.verdicts if verdict not in open_ones]

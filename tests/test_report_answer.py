@@ -26,7 +26,12 @@ def made(
         "method": {"name": "sso" if inner > 1 else "sgd", "label": method, **options},
         "problem": {"name": problem, "label": problem},
     }
-    counts = {"step": steps, "oracle_calls": steps, "inner_steps": inner * steps, "value_calls": 0 * steps}
+    counts = {
+        "step": steps,
+        "oracle_calls": steps,
+        "inner_steps": inner * steps,
+        "value_calls": 0 * steps,
+    }
     columns = {**counts, "epoch": steps, "wall_time": steps * 1.0, "loss": np.array(losses)}
     return Run(manifest, columns)
 
