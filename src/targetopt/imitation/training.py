@@ -71,7 +71,7 @@ def train(
 
     Each round is one oracle call. The loss of a state is KL(N(μ_e, std²) ‖ N(μ_θ, std²)) =
     ½‖(μ_θ − μ_e)/std‖², so at std 1 its smoothness is L = 1: ``lr=1`` (1/L) makes the surrogate
-    the batch loss itself, and ``lr=None`` is the paper's 1/(2L) = ½.
+    the batch loss itself. ``lr=None`` leaves η to `Proximal`, since the expert's answer reveals the loss.
 
     Args:
         env: a Gymnasium id, an environment, or a function that makes one. Actions are a box of numbers, a choice or
@@ -93,7 +93,7 @@ def train(
             which with ``behaviour="dagger"`` is DAgger; or the latest ones, ``Replay(n)``. Old states keep their
             labels: the expert is not asked again.
         lr: η, the step in target space.
-        rule: of `SSO`; `GradientStep` by default.
+        rule: of `SSO`; `GradientStep` if ``lr`` is given, else what fits the answers (`Automatic`).
         inner: of `SSO`; by default 100 steps of Adam for a network, `Exact` for a linear mean.
         schedule: of `SSO`; multiplies lr round by round, e.g. ``to.schedules.inverse_sqrt()``.
         optimizer: a torch optimiser instead of SSO: ``lambda parameters: torch.optim.Adam(parameters)``.
