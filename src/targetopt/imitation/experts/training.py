@@ -32,6 +32,19 @@ Watch = Callable[[str, int, int, str], None]
 """Told of progress: what is being done, how much of it, of how much, and how it goes."""
 
 
+def _check_spaces(environment: str) -> None:
+    """Refuse what SAC and PPO cannot be trained on here: their policies give mean actions for rows of numbers."""
+    opened = Environment(environment)
+    spaces = opened.prototype.action_space, opened.prototype.observation_space
+    opened.close()
+    for what, space in zip(("actions", "observations"), spaces, strict=True):
+        if type(space).__name__ != "Box" or len(space.shape) != 1:
+            raise BadArgument(
+                f"environment={environment!r} has the {what} {space}. Experts are trained where actions and "
+                "observations are vectors of numbers; elsewhere train one with another library, and pass it as expert=."
+            )
+
+
 @dataclass(frozen=True)
 class Glance:
     """What a policy on the way was worth over the episodes of ``WATCH``."""
@@ -80,7 +93,7 @@ def train_expert(
         "steps", default_steps(recipe.family, environment) if steps is None else steps
     )
     positive_int("evaluate_every", evaluate_every)
-    Environment(environment).close()  # its errors before anything is written
+    _check_spaces(environment)  # before anything is written
     directory = Path(out or f"results/experts/{environment}-{algorithm}-{seed}")
     directory.mkdir(parents=True, exist_ok=True)
     training = Training(directory, environment, recipe, seed, total, evaluate_every, watch)
