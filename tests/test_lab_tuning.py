@@ -249,3 +249,27 @@ def test_a_short_trial_is_the_beginning_of_the_run_it_stands_for(tmp_path: Path)
     constant = {"name": "sgd", "tune": {"lr": [0.01, 0.02]}}
     [tuned] = resolve(experiment(methods=[constant], panels=[], tuning={"epochs": 2})).tuned
     assert tuned.trials[0].horizon is None  # such steps know no end
+
+
+def test_lists_are_extended_until_the_best_lies_inside(tmp_path: Path) -> None:
+    """SGD on a squared loss: from steps far too short, upwards until one is too long."""
+    short = {"name": "sgd", "tune": {"lr": [1e-6, 1e-5]}}
+    fields = {"methods": [short], "panels": [], "tuning": {"extend": 8}}
+    summary = run(experiment(**fields), tmp_path, jobs=1)
+    [choice] = tuning.read(tmp_path)
+    tried = [each["options"]["lr"] for each in choice["tried"]]
+    assert tried[:2] == [1e-6, 1e-5]
+    assert np.allclose(np.diff(np.log10(tried)), 1.0)
+    assert tried[-2] == choice["chosen"]["lr"]  # one value beyond the best, and none further
+    assert not choice["at_edge"]
+    assert summary.total == len(tried) + 2  # nothing below 1e-6 was tried; two seeds are shown
+    assert not summary.undecided
+
+
+def test_a_list_that_meets_its_limit_says_so(tmp_path: Path) -> None:
+    short = {"name": "sgd", "tune": {"lr": [1e-6, 1e-5]}}
+    run(experiment(methods=[short], panels=[], tuning={"extend": 1}), tmp_path, jobs=1)
+    [choice] = tuning.read(tmp_path)
+    assert [each["options"]["lr"] for each in choice["tried"]] == [1e-6, 1e-5, 1e-4]
+    assert choice["chosen"] == {"lr": 1e-4}
+    assert choice["at_edge"]

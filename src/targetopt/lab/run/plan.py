@@ -48,6 +48,7 @@ class Plan:
     Attributes:
         only: ids (or their beginnings) of the runs to do; all if empty.
         decisions: what the tuned methods of the grid chose so far, by their place in it.
+        windows: the places of the values that each has tried or is to try, where its list was extended.
     """
 
     experiment: Experiment
@@ -55,6 +56,7 @@ class Plan:
     only: tuple[str, ...] = ()
     grid: Grid = field(init=False)
     decisions: dict[int, Decision] = field(default_factory=dict)
+    windows: dict[int, range] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.grid = resolve(self.experiment)
@@ -70,7 +72,17 @@ class Plan:
         if self.only:
             return [run for run in self.grid.possible() if run.id.startswith(self.only)]
         chosen = [run for decision in self.decisions.values() for run in decision.shown]
-        return list({run.id: run for run in (*chosen, *self.grid.known())}.values())
+        return list(
+            {run.id: run for run in (*chosen, *self.grid.known(), *self._trials())}.values()
+        )
+
+    def _trials(self) -> list[RunConfig]:
+        """The trials that are asked for so far."""
+        return [
+            tuned.trials[k]
+            for place, tuned in enumerate(self.grid.tuned)
+            for k in self.windows.get(place, tuned.window)
+        ]
 
     def undecided(self) -> list[RunConfig]:
         """For each tuned method that has not chosen: as many runs as it will ask for."""
@@ -99,8 +111,12 @@ class Plan:
 
     def decide(self, place: int) -> None:
         if place not in self.decisions:
-            metric = self.experiment.tuning.metric
-            decision = tuning.decide(self.grid.tuned[place], self.store, metric)
+            metric, tuned = self.experiment.tuning.metric, self.grid.tuned[place]
+            window = self.windows.setdefault(place, tuned.window)
+            decision = tuning.decide(tuned, self.store, metric, window)
+            while decision is not None and decision.beyond is not None:  # the best lies at an end
+                self.windows[place] = decision.beyond
+                decision = tuning.decide(tuned, self.store, metric, decision.beyond)
             if decision is not None:
                 self.decisions[place] = decision
 
@@ -116,7 +132,7 @@ class Plan:
     def write_plan(self) -> None:
         decisions = [self.decisions[place] for place in sorted(self.decisions)]
         shown = [*self.grid.runs, *(run for decision in decisions for run in decision.shown)]
-        trials = [trial for tuned in self.grid.tuned for trial in tuned.trials]
+        trials = self._trials()
         if self.only:  # a tuned run done alone is shown, too
             known = {run.id for run in (*shown, *trials)}
             shown += [run for run in self.wanted() if run.id not in known]

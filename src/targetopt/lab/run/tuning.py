@@ -33,8 +33,9 @@ class Decision:
         tuned: the method and its values.
         metric: what decided.
         finals: its final value for each value; infinite where the trial diverged.
-        position: of the chosen value.
+        position: of the chosen value, among all.
         trials: the runs that tried them.
+        window: the places of the values that were tried; all if None.
     """
 
     tuned: Tuned
@@ -42,6 +43,7 @@ class Decision:
     finals: list[float]
     position: int
     trials: list[Run]
+    window: range | None = None
 
     @property
     def shown(self) -> list[RunConfig]:
@@ -64,19 +66,37 @@ class Decision:
                     "status": run.manifest["status"],
                     "id": run.manifest["id"],
                 }
-                for options, final, run in zip(
-                    self.tuned.values, self.finals, self.trials, strict=True
-                )
+                for options, final, run in zip(self._tried, self.finals, self.trials, strict=True)
             ],
             "chosen": self.tuned.values[self.position],
             "at_edge": self.at_edge,
         }
 
     @property
+    def _tried(self) -> list[dict[str, Any]]:
+        return [self.tuned.values[place] for place in self._places]
+
+    @property
+    def _places(self) -> range:
+        return range(len(self.tuned.values)) if self.window is None else self.window
+
+    @property
+    def beyond(self) -> range | None:
+        """A wider window, if the choice lies at an end of this one and the list goes on there."""
+        low, high = self._places.start, self._places.stop
+        if high - low < 2:
+            return None
+        if self.position == low > 0:
+            return range(low - 1, high)
+        if self.position == high - 1 < len(self.tuned.values) - 1:
+            return range(low, high + 1)
+        return None
+
+    @property
     def at_edge(self) -> bool:
         """Whether some option was given the first or the last of its values: a better one may lie beyond."""
         lists = {
-            option: list(dict.fromkeys(each[option] for each in self.tuned.values))
+            option: list(dict.fromkeys(each[option] for each in self._tried))
             for option in self.tuned.values[self.position]
         }
         chosen = self.tuned.values[self.position]
@@ -86,9 +106,10 @@ class Decision:
         )
 
 
-def decide(tuned: Tuned, store: Store, metric: str) -> Decision | None:
-    """The choice, if every trial has ended well enough to be judged: done, or diverged."""
-    ids = [trial.id for trial in tuned.trials]
+def decide(tuned: Tuned, store: Store, metric: str, window: range | None = None) -> Decision | None:
+    """The choice, if every trial of the window has ended well enough to be judged: done, or diverged."""
+    window = tuned.window if window is None else window
+    ids = [tuned.trials[place].id for place in window]
     manifests = [store.manifest(run) for run in ids]
     if any(m is None or m["status"] not in ("done", "diverged") for m in manifests):
         return None
@@ -96,7 +117,8 @@ def decide(tuned: Tuned, store: Store, metric: str) -> Decision | None:
     trials = [loaded[run] for run in ids]
     sign = 1.0 if better(metric) == "lower" else -1.0
     finals = [_final(run, metric, worst=sign * np.inf) for run in trials]
-    return Decision(tuned, metric, finals, int(np.argmin(sign * np.array(finals))), trials)
+    position = window.start + int(np.argmin(sign * np.array(finals)))
+    return Decision(tuned, metric, finals, position, trials, window)
 
 
 def _final(run: Run, metric: str, worst: float) -> float:

@@ -81,11 +81,18 @@ class Tuned:
         values: what is tried: options and their values.
         trials: the run that tries each.
         shown: for each, the runs to be shown if it is chosen.
+        first: those that are tried at first, the others only if the best of these lies at an end; all if None.
     """
 
     values: list[dict[str, Any]]
     trials: list[RunConfig]
     shown: list[list[RunConfig]]
+    first: range | None = None
+
+    @property
+    def window(self) -> range:
+        """The places of the values that are tried in any case."""
+        return range(len(self.values)) if self.first is None else self.first
 
 
 @dataclass(frozen=True)
@@ -97,10 +104,10 @@ class Grid:
 
     def known(self) -> list[RunConfig]:
         """What is run before anything is chosen, each run once."""
-        trials = [trial for each in self.tuned for trial in each.trials]
+        trials = [each.trials[place] for each in self.tuned for place in each.window]
         return list({run.id: run for run in (*trials, *self.runs)}.values())
 
     def possible(self) -> list[RunConfig]:
         """Every run that there can be, whatever is chosen, each once."""
-        others = [run for each in self.tuned for runs in each.shown for run in runs]
+        others = [run for each in self.tuned for runs in (*each.shown, each.trials) for run in runs]
         return list({run.id: run for run in (*others, *self.known())}.values())

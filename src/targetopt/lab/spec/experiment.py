@@ -18,9 +18,13 @@ class Tuning(BaseModel):
         seed: of the runs that choose; by default one that no shown run has.
         epochs: of the runs that choose; as many as shown runs have by default.
         metric: what decides; "loss", or another of the problem's.
+        extend: how many values may be added at either end of a list, one at a time, until its best lies inside. Only
+            a method with one tuned option has its list extended, by the ratio of the last two values there.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True)
+
+    extend: int = Field(default=0, ge=0)
 
     seed: int | None = Field(default=None, ge=0)
     epochs: int | None = Field(default=None, ge=1)

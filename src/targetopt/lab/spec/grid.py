@@ -15,6 +15,7 @@ from targetopt.lab.spec import tricks as tricks
 from targetopt.lab.spec.config import Grid, RunConfig, Tuned
 from targetopt.lab.spec.document import Fault, KeyPath, SpecError, dotted
 from targetopt.lab.spec.experiment import Experiment, faults_of, suggestion
+from targetopt.lab.spec.lists import extended
 from targetopt.lab.spec.methods import METHODS, MethodSpec
 from targetopt.lab.spec.panels import COLOUR, MAIN
 from targetopt.lab.spec.plugins import PluginError, load_plugins
@@ -57,6 +58,7 @@ class _MethodChoice:
     label: str
     panels: tuple[str, ...]
     colour: str | None
+    first: range | None = None
 
 
 @dataclass
@@ -231,6 +233,7 @@ def _method_choices(experiment: Experiment, faults: list[Fault]) -> Iterator[_Me
                 faults.append(choice.fault("name", message))
                 continue
             alternatives = []
+            choice, first = _extended(choice, experiment.tuning.extend)
             tried = list(_tried(choice, faults))
             for each in tried:
                 method = _method(METHODS[name], each, faults)
@@ -243,7 +246,19 @@ def _method_choices(experiment: Experiment, faults: list[Fault]) -> Iterator[_Me
             values = [{key: each.values[key] for key in tuned} for each in tried]
             panels = _panels(experiment, label)
             shown = (label, panels, _colour(choice, faults))
-            yield _MethodChoice(choice, alternatives, values if tuned else [], *shown)
+            yield _MethodChoice(choice, alternatives, values if tuned else [], *shown, first)
+
+
+def _extended(choice: Choice, extend: int) -> tuple[Choice, range | None]:
+    """The choice with the values that may be tried beyond its list, and the places of those that are in any case."""
+    tune = choice.values.get("tune")
+    if not isinstance(tune, dict) or len(tune) != 1:
+        return choice, None
+    [(key, values)] = tune.items()
+    if not isinstance(values, list):
+        return choice, None
+    whole, first = extended(values, extend)
+    return replace(choice, values={**choice.values, "tune": {key: whole}}), first
 
 
 def _tried(choice: Choice, faults: list[Fault]) -> Iterator[Choice]:
@@ -387,6 +402,7 @@ def _cross(
             values=method.values,
             trials=[run(k, seed, tuning.epochs or problem.epochs, shown=False) for k in tried],
             shown=[[run(k, each, problem.epochs, shown=True) for each in others] for k in tried],
+            first=method.first,
         )
 
 
