@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any, Self
 
 from torch import Tensor
 
-from targetopt.distributions.base import Distribution, Family, same_length
-from targetopt.losses import Loss
+from targetopt.distributions.base import Distribution, Family
+from targetopt.distributions.cross_entropy import FromMoments
 
 
-class ForwardKL(Loss):
+class ForwardKL(FromMoments):
     """ℓ_i(z) = KL(p_i ‖ π_{z_i}) = H(p_i, π_{z_i}) − H(p_i): imitate an expert's whole distribution.
 
     It is large where the expert may do what the policy never does. L is ½ for logits, 1/min σ² for a Gaussian of fixed
@@ -31,28 +30,15 @@ class ForwardKL(Loss):
     """
 
     def __init__(self, family: Family, expert: Distribution) -> None:
-        self.family = family
+        super().__init__(family, family.moments(expert).detach())
         self.expert = expert
-        self._moments = family.moments(expert).detach()
-        self.smoothness = family.cross_entropy_smoothness(self._moments)
-
-    def _checked(self, z: Tensor) -> Tensor:
-        same_length("ForwardKL", self.family.checked(z), len(self._moments))
-        return self._moments.to(z)
 
     def value(self, z: Tensor) -> Tensor:
         self._checked(z)
         expert: Any = self.expert.to(z)
         return expert.kl(self.family.from_targets(z))  # type: ignore[no-any-return]
 
-    def gradient(self, z: Tensor) -> Tensor:
-        return self.family.cross_entropy_gradient(z, self._checked(z))
-
-    def curvature(self, z: Tensor) -> Tensor:
-        return self.family.cross_entropy_curvature(z, self._checked(z))
-
     def rows(self, index: Tensor) -> Self:
-        part = copy.copy(self)
+        part = super().rows(index)
         part.expert = self.expert.rows(index)
-        part._moments = self._moments[index]
         return part
