@@ -13,12 +13,14 @@ from targetopt.lab import Experiment, Store, expand, problems
 from targetopt.lab.problems.base import Problem, seeded
 from targetopt.lab.problems.trail import Trail
 from targetopt.lab.run.job import Job, perform
+from targetopt.lab.spec.muon import QUINTIC, MuonWithAdam, orthogonal
 
 RIVALS = [
     {"name": "sso-auto", "price": 5.0},
     {"name": "sso-auto", "rule": "trust-region", "m": 5},
     {"name": "lbfgs"},
     {"name": "momentum", "lr": 0.05},
+    {"name": "muon", "lr": 0.01},
     {"name": "sls-questions", "lr": 4.0},
     {"name": "adam", "lr": 0.01},
 ]
@@ -120,6 +122,42 @@ def test_lbfgs_is_that_of_torch_and_asks_about_no_point_twice() -> None:
     np.testing.assert_allclose(
         [record["loss"] for record in found[:shared]], losses[:shared], rtol=1e-9
     )
+
+
+def test_muon_takes_singular_values_through_its_polynomial_and_keeps_their_vectors() -> None:
+    torch.manual_seed(0)
+    for shape in ((5, 3), (3, 5), (4, 4)):
+        matrix = torch.randn(shape, dtype=torch.float64)
+        u, s, v = torch.linalg.svd(matrix, full_matrices=False)
+        a, b, c = QUINTIC
+        s = s / s.norm()
+        for _ in range(5):
+            s = a * s + b * s**3 + c * s**5
+        torch.testing.assert_close(
+            orthogonal(matrix), u @ torch.diag(s) @ v, rtol=1e-12, atol=1e-12
+        )
+
+
+def test_muon_is_adam_on_vectors_and_on_matrices_that_of_torch_to_half_precision() -> None:
+    torch.manual_seed(0)
+    start = [torch.randn(6, 3, dtype=torch.float64), torch.randn(6, dtype=torch.float64)]
+    ours, theirs = ([p.clone().requires_grad_() for p in start] for _ in range(2))
+    optimiser = MuonWithAdam(ours, lr=0.1)
+    rivals = [
+        torch.optim.Muon(theirs[:1], lr=0.1, weight_decay=0.0, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.Adam(theirs[1:], lr=0.1),
+    ]
+    for _ in range(4):
+        for pair in zip(ours, theirs, strict=True):
+            gradient = torch.randn_like(pair[0])
+            for p in pair:
+                p.grad = gradient.clone()
+        optimiser.step()
+        for rival in rivals:
+            rival.step()
+    torch.testing.assert_close(ours[1], theirs[1], rtol=1e-13, atol=1e-13)
+    mine, torchs = ours[0].detach(), theirs[0].detach()
+    assert (mine - torchs).norm() < 0.02 * (mine - start[0]).norm()
 
 
 @pytest.mark.parametrize("method", RIVALS, ids=lambda m: "-".join(map(str, m.values())))

@@ -10,7 +10,8 @@ from pydantic import ValidationError
 
 from targetopt.lab.problems.base import BatchSize, Problem
 from targetopt.lab.run import imitation as imitation  # its methods are registered
-from targetopt.lab.spec import rivals as rivals  # their methods are registered
+from targetopt.lab.spec import muon as muon  # their methods are registered
+from targetopt.lab.spec import rivals as rivals
 from targetopt.lab.spec import tricks as tricks
 from targetopt.lab.spec.config import Grid, RunConfig, Tuned
 from targetopt.lab.spec.document import Fault, KeyPath, SpecError, dotted

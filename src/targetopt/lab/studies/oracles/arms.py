@@ -88,6 +88,7 @@ RIVALS = (
     Arm("SGD with momentum", {"name": "momentum"}, "rival", Tune("lr", spaced(1e-6, 10.0, 7))),
     Arm("L-BFGS", {"name": "lbfgs"}, "rival", Tune("lr", spaced(0.0316, HALF_DECADE, 7))),
     Arm("SLS", {"name": "sls-questions"}, "rival", Tune("lr", spaced(1e-4, 10.0, 7))),
+    Arm("Muon", {"name": "muon"}, "rival", Tune("lr", spaced(1e-4, HALF_DECADE, 7))),
 )
 
 RULES = (

@@ -122,8 +122,8 @@ def sentences(scale: str, found: Sequence[TaskFindings]) -> list[str]:
         else "it pays at no price"
     )
     return [
-        f"`to.SSO(params)`, with nothing tuned, needs fewer oracle calls than the best of tuned Adam, SGD with "
-        f"momentum, L-BFGS and SLS on {len(won)} of {len(known)} problems.",
+        f"`to.SSO(params)`, with nothing tuned, needs fewer oracle calls than the best of tuned {_rivals(found)} "
+        f"on {len(won)} of {len(known)} problems.",
         f"In the median over problems the rival needs {middle(list(known.values())):.2g} times as many calls.",
         f"It gains most on {best} ({known[best]:.2g} times) and least on {worst} ({known[worst]:.2g} times).",
         f"Against what single fields do to save calls it needs fewer on {len(beaten)} of {len(tricked)} problems."
@@ -266,3 +266,9 @@ def _made(scale: str) -> str:
         f"which decides m, so that no run depends on how busy the machine was.{fewer} `choices.json` has every value "
         "that was tried, `findings.json` every number of this page, `verdicts.json` the verdicts."
     )
+
+
+def _rivals(found: Sequence[TaskFindings]) -> str:
+    """The names of the tuned rivals that took part somewhere."""
+    names = list(dict.fromkeys(arm.label for task in found for arm in task.of("rival")))
+    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)
