@@ -21,7 +21,7 @@ import torch
 import targetopt as to
 from targetopt.oracle.budget import Cost
 from targetopt.oracle.errors import DamagedLedger, LedgerError, WrongLedger
-from targetopt.oracle.ledger import Ledger
+from targetopt.oracle.ledger import Ledger, tail
 from targetopt.oracle.ledger.inspection import salvaged, verified
 from targetopt.oracle.question import Question
 
@@ -200,7 +200,7 @@ def test_a_full_disk_is_said_and_survived(tmp_path):
         pages = ledger._log._connection.execute("PRAGMA page_count").fetchone()[0]
         ledger._log._connection.execute(f"PRAGMA max_page_count={pages}")
         with pytest.raises(LedgerError, match="disk's space"):
-            ask(ledger, question(1, rows=4000))
+            ask(ledger, question(1, rows=tail.SIZE // 16))  # too large for the tail
         ledger._log._connection.execute("PRAGMA max_page_count=1000000")
         ask(ledger, question(2))
         assert is_replayed(ledger, question(0))
@@ -319,7 +319,10 @@ def _killed_at(path: Path, moment: float, *, after_first: bool) -> set[int]:
     return {int.from_bytes(said[i : i + 4], "little") for i in range(0, len(said), 4)}
 
 
-def test_killed_at_random_moments_nothing_written_is_lost(tmp_path):
+@pytest.mark.parametrize("size", [tail.SIZE, 3000])
+def test_killed_at_random_moments_nothing_written_is_lost(tmp_path, monkeypatch, size):
+    """In a small tail most moments are those in which it is full and SQLite gets its events."""
+    monkeypatch.setattr(tail, "SIZE", size)
     path = tmp_path / "run.ledger"
     dice = random.Random(3)
     said: set[int] = set()
@@ -330,7 +333,7 @@ def test_killed_at_random_moments_nothing_written_is_lost(tmp_path):
             begun = set(ledger.questions)
     assert len(said) >= 10
     assert len(begun) > len(said)  # some were killed between question and answer
-    assert not [p.name for p in tmp_path.iterdir() if p.name.endswith("-journal")]
+    assert {p.name for p in tmp_path.iterdir()} == {"run.ledger", "run.ledger-writer"}
 
 
 # -- damaged ------------------------------------------------------------------------------------------
@@ -429,6 +432,143 @@ def test_a_damaged_ledger_is_not_written_to_and_is_salvaged(sound, tmp_path):
     assert (
         len(whole - saved) == 1
     )  # the damaged record; all others are certain by their own digests
+
+
+# -- the tail: what is written and not yet in SQLite ------------------------------------------------------
+
+
+def _as_it_lies(path: Path, where: Path) -> Path:
+    """What a machine that loses its power now finds again: the files of an open ledger, without its lock."""
+    where.mkdir(exist_ok=True)
+    for name in (path.name, f"{path.name}-tail", f"{path.name}-journal"):
+        (where / name).unlink(missing_ok=True)
+        if path.with_name(name).exists():
+            shutil.copy(path.with_name(name), where / name)
+    return where / path.name
+
+
+@pytest.fixture
+def unfinished(tmp_path, monkeypatch) -> tuple[Path, list[str], list[int]]:
+    """A ledger whose process was killed, its contents, and where its tail's groups begin and end."""
+    monkeypatch.setattr(tail, "SIZE", 8192)
+    with Ledger(tmp_path / "run.ledger") as ledger:
+        for number in range(
+            12
+        ):  # the tail was full and began again: old groups lie behind the new ones
+            ask(ledger, question(number))
+        truth = contents(ledger.path)
+        copy = _as_it_lies(ledger.path, tmp_path / "found")
+        folded, end = ledger._log._folded[0], ledger._log._tail._end
+    data = tail.beside(copy).read_bytes()
+    groups = [group for group in tail.groups(data) if group.last > folded]
+    assert 2 < len(groups) < len(list(tail.groups(data)))
+    return copy, truth, [*(data.find(tail._encoded(*group)) for group in groups), end]
+
+
+def test_a_question_waits_for_the_disk_twice(tmp_path, monkeypatch):
+    waits = []
+    real = tail._sync
+    monkeypatch.setattr(tail, "_sync", lambda handle: waits.append(real(handle)))
+    with (
+        to.Ledger(tmp_path / "run.ledger") as ledger,
+        to.RemoteOracle(lambda z: (z**2 / 2, z), ledger=ledger, name="squares") as oracle,
+    ):
+        folds = []
+        fold = ledger._log._fold
+        monkeypatch.setattr(ledger._log, "_fold", lambda *a: folds.append(fold(*a)))
+        waits.clear()
+        for number in range(10):
+            oracle.query(torch.arange(4.0) + number)
+        assert (len(waits), len(folds)) == (20, 0)
+    assert len(folds) == 1  # when it was closed
+    assert not tail.beside(tmp_path / "run.ledger").exists()
+
+
+@pytest.mark.parametrize("size", [tail.SIZE, 5000, 1])
+def test_whatever_moment_the_power_goes_what_was_written_is_there(tmp_path, monkeypatch, size):
+    monkeypatch.setattr(tail, "SIZE", size)
+    path = tmp_path / "run.ledger"
+    with Ledger(path) as ledger:
+        fold = ledger._log._fold
+
+        def looked_at(*arguments):
+            """SQLite has it, and the tail has it too: the moment before the tail begins again."""
+            before = (tail.found(path), contents(path))
+            fold(*arguments)
+            copy = _as_it_lies(path, tmp_path / "found")
+            tail.beside(copy).write_bytes(before[0])
+            assert contents(copy)[: len(before[1])] == before[1]
+
+        monkeypatch.setattr(ledger._log, "_fold", looked_at)
+        for number in range(8):
+            ask(ledger, question(number))
+            copy = _as_it_lies(path, tmp_path / "found")
+            assert contents(copy) == contents(path)
+            with Ledger(copy) as again:
+                assert all(is_replayed(again, question(n)) for n in range(number + 1))
+                ask(again, question(100))
+            assert contents(copy)[: len(contents(path))] == contents(path)
+            assert not tail.beside(copy).exists()
+        monkeypatch.setattr(ledger._log, "_fold", fold)
+    assert verified(path).questions == 8
+
+
+def test_a_write_that_was_cut_off_never_happened(unfinished):
+    """Whatever part of the last group is on the disk, the events before it are whole and it is not there."""
+    path, truth, ends = unfinished
+    data = tail.beside(path).read_bytes()
+    begin, end = ends[-2], ends[-1]
+    for cut in range(begin, end, 5):
+        tail.beside(path).write_bytes(data[:cut] + bytes(end - cut) + data[end:])
+        assert contents(path) == truth[:-1]
+    tail.beside(path).write_bytes(data[:begin] + bytes(end - begin) + data[end:])
+    with Ledger(path) as ledger:
+        assert not ledger.replay(question(11))
+        ask(ledger, question(12))
+    assert contents(path)[: len(truth) - 1] == truth[:-1]
+
+
+def test_damage_of_the_tail_is_refused_or_does_not_matter(unfinished):
+    path, truth, ends = unfinished
+    data, dice = tail.beside(path).read_bytes(), random.Random(2)
+    for place in range(0, len(data), 37):
+        damaged = bytearray(data)
+        damaged[place] ^= dice.randrange(1, 256)
+        tail.beside(path).write_bytes(damaged)
+        if ends[0] <= place < ends[-2]:
+            with pytest.raises(DamagedLedger, match="does not continue it after record"):
+                contents(path)
+            with pytest.raises(DamagedLedger):
+                Ledger(path)
+            assert tail.beside(path).read_bytes() == damaged
+            saved = [line.seq for line, _ in salvaged(path)]
+            assert len(saved) < len(truth)
+            assert saved[-1] == len(truth)
+        elif ends[-2] <= place < ends[-1]:  # as if it had been cut off
+            assert contents(path) == truth[:-1]
+        else:
+            assert contents(path) == truth
+
+
+def test_a_ledger_and_its_tail_belong_together(unfinished, tmp_path):
+    path, truth, _ = unfinished
+    data = tail.beside(path).read_bytes()
+    tail.beside(path).unlink()
+    with pytest.raises(DamagedLedger, match=r"in run\.ledger-tail, which is not beside it"):
+        Ledger(path)
+    with Ledger(tmp_path / "other.ledger") as other:
+        ask(other, question(0))
+        theirs = tail.beside(other.path).read_bytes()
+        tail.beside(path).write_bytes(data)
+    shutil.copy(tmp_path / "other.ledger", tmp_path / "found" / "other.ledger")
+    tail.beside(tmp_path / "found" / "other.ledger").write_bytes(data)
+    with pytest.raises(DamagedLedger, match=r"other\.ledger-tail does not continue it"):
+        Ledger(tmp_path / "found" / "other.ledger")
+    with Ledger(path) as ledger:  # with its own it goes on
+        ask(ledger, question(12))
+    tail.beside(path).write_bytes(data)  # and what SQLite has by now does no harm
+    assert contents(path)[: len(truth)] == truth
+    assert theirs != data
 
 
 # -- the command line -----------------------------------------------------------------------------------

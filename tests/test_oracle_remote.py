@@ -294,6 +294,16 @@ def test_a_ledger_of_another_oracle_is_refused(tmp_path):
 # -- functions ----------------------------------------------------------------------------------------------
 
 
+def test_whoever_opened_the_ledger_closes_it(tmp_path):
+    """Oracles share a ledger; one that is closed leaves it to the others."""
+    with to.Ledger(tmp_path / "run.ledger") as ledger:
+        for name in ("first", "second"):
+            with to.RemoteOracle(lambda z: (z**2 / 2, z), ledger=ledger, name=name) as oracle:
+                oracle.query(torch.arange(3.0))
+        assert len(ledger.questions) == 2
+    assert verified(tmp_path / "run.ledger").oracles == ["first", "second"]
+
+
 def test_rows_are_chunked_concurrent_and_back_in_order():
     seen = []
     together = threading.Barrier(3, timeout=600)  # passes when three are on their way at once

@@ -16,6 +16,7 @@ import numpy as np
 from targetopt.oracle.answers import check_new, write_rows
 from targetopt.oracle.budget import Cost
 from targetopt.oracle.columns import Columns, digest, unpack
+from targetopt.oracle.ledger import tail
 from targetopt.oracle.ledger.book import Request
 from targetopt.oracle.ledger.ledger import Ledger
 from targetopt.oracle.ledger.log import Line, linked
@@ -99,11 +100,13 @@ def salvaged(path: str | os.PathLike[str]) -> Iterator[tuple[Line, Columns]]:
         except sqlite3.Error:
             seqs = list(range(1, _most(Path(path))))
         before: bytes | None = b""
+        last = 0
         for seq in seqs:
             try:
                 body, chain, content = connection.execute(
                     "SELECT body, chain, content FROM events WHERE seq = ?", (seq,)
                 ).fetchone()
+                last = seq
                 sound = isinstance(before, bytes) and linked(before, body) == chain
                 line = Line(seq, json.loads(body)) if sound else None
                 columns = {}
@@ -116,8 +119,18 @@ def salvaged(path: str | os.PathLike[str]) -> Iterator[tuple[Line, Columns]]:
             before = chain
             if line is not None:
                 yield line, columns
+        for seq, body, content in _of_the_tail(Path(path), after=last):
+            yield Line(seq, json.loads(body)), {} if content is None else unpack(content)
     finally:
         connection.close()
+
+
+def _of_the_tail(path: Path, after: int) -> Iterator[tuple[int, bytes, bytes | None]]:
+    """Events that SQLite does not have; a group of them is whole or left out."""
+    for group in tail.groups(tail.found(path) or b""):
+        for seq, (body, content) in enumerate(group.events, group.before + 1):
+            if seq > after:
+                yield seq, body, content
 
 
 def _most(path: Path) -> int:

@@ -10,6 +10,11 @@ Every event's ``chain`` is a digest of the chain before it and of the event, and
 one. A byte that is not what was written is therefore noticed when the log is opened (or, in the arrays,
 when they are read), and refused. One process writes, holding a lock on ``FILE-writer`` for as long as it
 lives; any number may read. Concurrent appends share one commit.
+
+A commit of SQLite waits for the disk five times. So that a question need not wait ten times, the newest events are made
+durable in ``FILE-tail`` (`targetopt.oracle.ledger.tail`), with one wait, and come into SQLite many at a time. As with
+SQLite's own journal, the two files belong together until the log is closed; ``user_version`` says whether there is a
+tail. What the chain and the numbers promise holds over both.
 """
 
 from __future__ import annotations
@@ -28,21 +33,23 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from targetopt.files import put_in_place
 from targetopt.oracle.columns import digest
 from targetopt.oracle.errors import DamagedLedger, LedgerError, WrongLedger
+from targetopt.oracle.ledger import tail
+from targetopt.oracle.ledger.opening import (
+    APPLICATION,
+    BUSY_SECONDS,
+    WHOLE,
+    WITH_TAIL,
+    connected,
+    created,
+    writer_lock,
+)
 
-APPLICATION = 0x54474C31  # "TGL1", in the file's header
-BUSY_SECONDS = 60.0  # a reader holds the file for moments
 MOST_PER_COMMIT = 256
 PATIENCE = 0.2  # of a commit's time, for others to join it
 READ_TOGETHER = 512
 COMPACT = json.JSONEncoder(separators=(",", ":"))
-
-SCHEMA = """
-CREATE TABLE events (seq INTEGER PRIMARY KEY, body BLOB NOT NULL, chain BLOB NOT NULL, content BLOB);
-CREATE TABLE head (one INTEGER PRIMARY KEY CHECK (one = 1), seq INTEGER NOT NULL, chain BLOB NOT NULL);
-"""
 
 
 class Event(NamedTuple):
@@ -57,6 +64,15 @@ class Line(NamedTuple):
 
     seq: int
     body: dict[str, Any]
+
+
+class _Row(NamedTuple):
+    """An event as it lies in the table."""
+
+    seq: int
+    body: bytes
+    chain: bytes
+    content: bytes | None
 
 
 class _Work(NamedTuple):
@@ -80,11 +96,14 @@ class EventLog:
         self._closed = False
         self._seq = 0
         self._chain = b""
+        self._folded = (0, b"")
+        self._late: dict[int, _Row] = {}  # events that SQLite does not have yet
+        self._tail: tail.Tail | None = None
         if write:
-            self._writer = _writer_lock(self.path)
+            self._writer = writer_lock(self.path)
         try:
             if write and not self.path.exists():
-                _created(self.path)
+                created(self.path)
             self._connection = self._opened()
             if write:
                 self.check()
@@ -101,7 +120,7 @@ class EventLog:
             )
         if self.path.stat().st_size == 0:
             raise DamagedLedger(self.path, "the file is empty")
-        connection = _connected(self.path)
+        connection = connected(self.path)
         try:
             with self._noticing():
                 (application,) = connection.execute("PRAGMA application_id").fetchone()
@@ -131,6 +150,10 @@ class EventLog:
         """Errors of SQLite as errors of ours, which say how many records can be trusted."""
         try:
             yield
+        except LedgerError:
+            raise
+        except OSError as error:
+            raise self._unusable(error) from error
         except sqlite3.OperationalError as error:
             name = getattr(error, "sqlite_errorname", "")
             if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
@@ -141,13 +164,16 @@ class EventLog:
             if name in ("SQLITE_FULL", "SQLITE_CANTOPEN", "SQLITE_PERM") or (
                 name.startswith(("SQLITE_IOERR", "SQLITE_READONLY"))
             ):
-                raise LedgerError(
-                    f"the ledger {self.path} cannot be used: {error}. Look at the disk's space and the "
-                    "file's permissions; what was written is intact."
-                ) from error
+                raise self._unusable(error) from error
             raise DamagedLedger(self.path, f"SQLite says: {error}", trusted()) from error
         except (sqlite3.Error, OverflowError, UnicodeError, MemoryError) as error:
             raise DamagedLedger(self.path, f"SQLite says: {error}", trusted()) from error
+
+    def _unusable(self, error: Exception) -> LedgerError:
+        return LedgerError(
+            f"the ledger {self.path} cannot be used: {error}. Look at the disk's space and the "
+            "file's permissions; what was written is intact."
+        )
 
     # -- reading ----------------------------------------------------------------------------------
 
@@ -155,6 +181,7 @@ class EventLog:
         """All events in order, checked against the chain; ends at the head, or raises `DamagedLedger`."""
         with self._lock:
             self._usable()
+            newest = self._newest()  # before the head: what is folded meanwhile is in SQLite then
             with self._noticing():
                 heads = self._connection.execute("SELECT seq, chain FROM head").fetchall()
             if len(heads) != 1:
@@ -187,16 +214,55 @@ class EventLog:
                 yield from map(Line, range(first, seq + 1), whole)
             if seq != last or chain != head:
                 raise DamagedLedger(self.path, f"records after {seq} are missing", seq)
+            self._folded = (seq, chain)
+            self._late = {row.seq: row for row in self._after(newest, seq, chain)}
+            for row in self._late.values():
+                seq, chain = row.seq, row.chain
+                yield Line(seq, json.loads(row.body))
             self._seq, self._chain = seq, chain
+
+    def _newest(self) -> list[tail.Group]:
+        """What the tail holds, old groups included."""
+        for _ in range(2):  # a writer may begin between the two looks
+            data = tail.found(self.path)
+            with self._noticing():
+                (version,) = self._connection.execute("PRAGMA user_version").fetchone()
+            if version == WHOLE or (version == WITH_TAIL and data is not None):
+                return [] if data is None else list(tail.groups(data))
+        raise DamagedLedger(
+            self.path,
+            f"its header says version {version}"
+            if version != WITH_TAIL
+            else f"its newest records are in {tail.beside(self.path).name}, which is not beside it",
+        )
+
+    def _after(self, newest: list[tail.Group], seq: int, chain: bytes) -> Iterator[_Row]:
+        """The events of the tail that follow those of SQLite."""
+        for group in newest:
+            if group.last <= seq:
+                continue  # SQLite has it
+            if group.before != seq or group.chain != chain:
+                name = tail.beside(self.path).name
+                raise DamagedLedger(
+                    self.path, f"{name} does not continue it after record {seq}", seq
+                )
+            for body, content in group.events:
+                seq, chain = seq + 1, linked(chain, body)
+                yield _Row(seq, body, chain, content)
 
     def content(self, line: Line) -> bytes:
         """The arrays of an event, checked."""
         with self._lock:
             self._usable()
+            late = self._late.get(line.seq)
             with self._noticing():
-                row = self._connection.execute(
-                    "SELECT content FROM events WHERE seq = ?", (line.seq,)
-                ).fetchone()
+                row = (
+                    self._connection.execute(
+                        "SELECT content FROM events WHERE seq = ?", (line.seq,)
+                    ).fetchone()
+                    if late is None
+                    else (late.content,)
+                )
         data = None if row is None else row[0]
         if not isinstance(data, bytes) or digest(data) != line.body.get("content"):
             raise DamagedLedger(self.path, f"the arrays of record {line.seq} are damaged")
@@ -268,7 +334,7 @@ class EventLog:
 
     def _committed(self, groups: list[Sequence[Event]]) -> list[list[Line]]:
         seq, chain = self._seq, self._chain
-        rows: list[tuple[int, bytes, bytes, bytes | None]] = []
+        rows: list[_Row] = []
         lines: list[list[Line]] = []
         for events in groups:
             lines.append([])
@@ -277,26 +343,46 @@ class EventLog:
                 whole = {**event.body, **stated}
                 body = COMPACT.encode(whole).encode()
                 seq, chain = seq + 1, linked(chain, body)
-                rows.append((seq, body, chain, event.content))
+                rows.append(_Row(seq, body, chain, event.content))
                 lines[-1].append(Line(seq, whole))
+        if not rows:
+            return lines
         with self._lock, self._noticing(lambda: self._seq):
-            try:
-                self._connection.execute("BEGIN IMMEDIATE")
-                found = self._connection.execute("SELECT seq, chain FROM head").fetchone()
-                if found != (self._seq, self._chain):
-                    raise DamagedLedger(
-                        self.path, "another process has written to it meanwhile", self._seq
-                    )
-                self._connection.executemany("INSERT INTO events VALUES (?, ?, ?, ?)", rows)
-                self._connection.execute("UPDATE head SET seq = ?, chain = ?", (seq, chain))
-                self._connection.execute("COMMIT")
-            except BaseException:
-                if self._connection.in_transaction:
-                    with suppress(sqlite3.Error):
-                        self._connection.execute("ROLLBACK")
-                raise
+            written = [(row.body, row.content) for row in rows]
+            if self._tail is not None and self._tail.write(self._seq, self._chain, written):
+                self._late.update((row.seq, row) for row in rows)
+            else:
+                self._fold(rows, WITH_TAIL)
             self._seq, self._chain = seq, chain
         return lines
+
+    def _fold(self, rows: Sequence[_Row], version: int) -> None:
+        """Bring the events of the tail, and these after them, into SQLite in one commit."""
+        if self._tail is None and version == WITH_TAIL:
+            self._tail = tail.Tail(tail.beside(self.path))
+        run = self._connection.execute
+        rows = [*self._late.values(), *rows]
+        end = (rows[-1].seq, rows[-1].chain) if rows else self._folded
+        try:
+            run("BEGIN IMMEDIATE")
+            if run("SELECT seq, chain FROM head").fetchone() != self._folded:
+                raise DamagedLedger(
+                    self.path, "another process has written to it meanwhile", self._seq
+                )
+            self._connection.executemany("INSERT INTO events VALUES (?, ?, ?, ?)", rows)
+            run("UPDATE head SET seq = ?, chain = ?", end)
+            if run("PRAGMA user_version").fetchone() != (version,):
+                run(f"PRAGMA user_version={version}")
+            run("COMMIT")
+        except BaseException:
+            if self._connection.in_transaction:
+                with suppress(sqlite3.Error):
+                    run("ROLLBACK")
+            raise
+        self._folded = end
+        self._late.clear()
+        if self._tail is not None:
+            self._tail.restart()
 
     # -- closing ----------------------------------------------------------------------------------
 
@@ -319,6 +405,14 @@ class EventLog:
             self._queue.put(None)
         if thread is not None:
             thread.join()
+        if self._tail is not None:
+            try:
+                with self._noticing():
+                    self._fold([], WHOLE)
+            except LedgerError:
+                self._tail.close(remove=False)  # nothing is lost: the next who opens it goes on
+            else:
+                self._tail.close(remove=True)
         self._connection.close()
         self._release()
 
@@ -331,49 +425,3 @@ class EventLog:
 def linked(chain: bytes, body: bytes) -> bytes:
     """The chain after a record."""
     return hashlib.blake2b(chain + body, digest_size=16).digest()
-
-
-def _connected(path: Path) -> sqlite3.Connection:
-    uri = f"{path.absolute().as_uri()}?mode=rw"
-    try:
-        return sqlite3.connect(
-            uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
-        )
-    except sqlite3.Error as error:
-        raise LedgerError(f"the ledger {path} cannot be opened: {error}") from error
-
-
-def _writer_lock(path: Path) -> sqlite3.Connection:
-    """The right to write, as an SQLite lock on a file beside it: the system frees it with the process."""
-    beside = path.with_name(path.name + "-writer")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock = sqlite3.connect(beside, timeout=0.0, isolation_level=None, check_same_thread=False)
-    except (OSError, sqlite3.Error) as error:
-        raise LedgerError(f"the ledger {path} cannot be made: {error}") from error
-    try:
-        lock.execute("BEGIN EXCLUSIVE")
-    except sqlite3.Error as error:
-        lock.close()
-        raise LedgerError(
-            f"another process writes to the ledger {path}. One process writes at a time; end it, give this "
-            "run a ledger of its own, or open it for reading: to.Ledger(path, write=False)"
-        ) from error
-    return lock
-
-
-def _created(path: Path) -> None:
-    """An empty log, made under another name and renamed: there is a whole one or none."""
-    fresh = path.with_name(path.name + "-new")
-    for leftover in (fresh, fresh.with_name(fresh.name + "-journal")):
-        leftover.unlink(missing_ok=True)
-    connection = sqlite3.connect(fresh, isolation_level=None)
-    try:
-        connection.execute("PRAGMA synchronous=EXTRA")
-        connection.execute(f"PRAGMA application_id={APPLICATION}")
-        connection.executescript(
-            f"BEGIN; {SCHEMA} INSERT INTO head VALUES (1, 0, x''); PRAGMA user_version=1; COMMIT;"
-        )
-    finally:
-        connection.close()
-    put_in_place(fresh, path)

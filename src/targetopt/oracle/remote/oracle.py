@@ -49,7 +49,8 @@ class RemoteOracle:
         price: of one row, or a function from the number of rows to the price of a request. What the service
             says it billed goes before it.
         answers: the form of the answers; by default losses and gradients. See `targetopt.oracle.teachers`.
-        ledger: a `Ledger`; without one, nothing outlives the process.
+        ledger: a `Ledger`; without one, nothing outlives the process. Whoever opened it closes it, after this
+            oracle; several oracles may share one.
         budget: a `Budget`.
         cache: a `Cache`, for answers that do not depend on the targets.
         name: of the oracle, in the ledger and the cache; by default the function's name or the URL.
@@ -263,7 +264,7 @@ class RemoteOracle:
         return self._tally.progress()
 
     def close(self) -> None:
-        """Let go of connections and threads; the ledger stays open."""
+        """Let go of connections and threads. The ledger and the cache belong to who opened them, and stay open."""
         if self._background.running:
             self._background.start(self.transport.close).result()
         self._closing()
