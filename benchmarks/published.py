@@ -114,7 +114,10 @@ def redo(runs: list[Published], out: Path) -> Iterator[Published]:
         config = next(config for config in possible if config.id == each.run)
         command = redo_command(RESULTS / each.figure, each.run)
         job = Job(str(out / each.figure), each.run, config, 1, command, alone=True)
-        perform(job, stop=lambda: False, tell=lambda event: None)
+        Store(job.directory).prepare()
+        ended = perform(job, stop=lambda: False, tell=lambda event: None)
+        if ended.kind != "ended":
+            raise SystemExit(f"{each.figure} {each.run} {ended.kind}: {ended.reason}")
         yield each
 
 
