@@ -15,8 +15,8 @@ from targetopt.lab.report.lines import (
     Panel,
     Results,
     cost_to_reach,
-    first_reached,
     level,
+    spent_until,
 )
 from targetopt.lab.statistics import aggregates as statistics
 
@@ -42,7 +42,7 @@ def spent(panel: Panel, metric: str) -> list[Spent]:
         return []
     found = []
     for line in panel.lines:
-        pairs = np.array([first_reached(run, metric, goal) for run in line.with_metric(metric)])
+        pairs = spent_until(line, metric, goal)
         if pairs.size:
             calls, inner = (float(statistics.quantile(column, 0.5)) for column in pairs.T)
             found.append(Spent(line.method, calls, inner))

@@ -66,6 +66,8 @@ class Line:
         default_factory=dict, repr=False, compare=False
     )
     """The curves that were computed already; tables and figures want the same ones."""
+    reached: dict[tuple[str, float], Array] = field(default_factory=dict, repr=False, compare=False)
+    """What :func:`spent_until` has found already; tables, profiles and the page want the same."""
 
     @cached_property
     def runs(self) -> list[Run]:
@@ -84,6 +86,8 @@ class Panel:
     batch: int
     title: str
     lines: list[Line]
+    levels: dict[str, float | None] = field(default_factory=dict, repr=False, compare=False)
+    """What :func:`level` has found already."""
 
 
 @dataclass(frozen=True)
@@ -276,6 +280,8 @@ def readings(run: Run, metric: str) -> Array:
     worth its last measurement there.
     """
     values = np.asarray(run.columns[metric], dtype=float)
+    if np.isfinite(values).all():
+        return values
     measured = np.where(np.isnan(values), 0, np.arange(values.size))
     values = values[np.maximum.accumulate(measured)]
     return np.where(np.isfinite(values), values, np.nan)
@@ -315,6 +321,12 @@ def finals(line: Line, metric: str) -> Array:
 
 def level(panel: Panel, metric: str) -> float | None:
     """A level about half of the panel's methods reach: the median over methods of their median final value."""
+    if metric not in panel.levels:
+        panel.levels[metric] = _level(panel, metric)
+    return panel.levels[metric]
+
+
+def _level(panel: Panel, metric: str) -> float | None:
     worst = np.inf if better(metric) == "lower" else -np.inf
     ends = [finals(line, metric) for line in panel.lines]
     middles = [
@@ -340,11 +352,17 @@ def first_reached(run: Run, metric: str, goal: float) -> tuple[float, float]:
     return float(priced_calls(run.columns)[first]), float(run.columns["inner_steps"][first])
 
 
+def spent_until(line: Line, metric: str, goal: float) -> Array:
+    """What :func:`first_reached` says of each run of a line that has the metric, (runs, 2)."""
+    if (metric, goal) not in line.reached:
+        pairs = [first_reached(run, metric, goal) for run in line.with_metric(metric)]
+        line.reached[metric, goal] = np.array(pairs).reshape(-1, 2)
+    return line.reached[metric, goal]
+
+
 def cost_to_reach(line: Line, metric: str, goal: float, taus: Array) -> Array:
     """Median over seeds of the modelled cost of first reaching ``goal``, for every τ."""
-    spent = np.array(
-        [first_reached(run, metric, goal) for run in line.with_metric(metric)]
-    ).reshape(-1, 2)
+    spent = spent_until(line, metric, goal)
     if not spent.size:
         return np.full(taus.shape, np.inf)
     return statistics.quantile(taus[:, None] * spent[:, 0] + spent[:, 1], 0.5)

@@ -7,8 +7,10 @@ because where seeds meet depends on the x-axis, and that on the reader's τ.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -21,9 +23,9 @@ from targetopt.lab.report.lines import (
     Panel,
     Results,
     better,
-    first_reached,
     level,
     readings,
+    spent_until,
 )
 from targetopt.lab.report.sensitivity import Tried
 from targetopt.lab.store.directory import AXES, COUNTS, Run, priced_calls
@@ -73,6 +75,12 @@ def thinned(steps: NDArray[Any], points: int) -> NDArray[np.intp]:
     """
     if len(steps) <= points:
         return np.arange(len(steps))
+    return _thinned(np.asarray(steps, dtype=np.int64).tobytes(), points)
+
+
+@lru_cache(maxsize=256)  # most runs of a directory were recorded at the same steps
+def _thinned(recorded: bytes, points: int) -> NDArray[np.intp]:
+    steps = np.frombuffer(recorded, dtype=np.int64)
     half = points // 2
     last = float(steps[-1])
     wanted = np.concatenate(
@@ -95,7 +103,7 @@ def _panel(
             "runs": [_run(run, metrics, points, pool) for run in line.runs],
         }
         if goal is not None and goal_metric is not None:
-            spent = [first_reached(run, goal_metric, goal) for run in line.with_metric(goal_metric)]
+            spent = spent_until(line, goal_metric, goal).tolist()
             entry["reach"] = [None if np.isinf(calls) else [calls, inner] for calls, inner in spent]
         lines.append(entry)
     return {
@@ -129,8 +137,10 @@ def _numbers(values: NDArray[Any], *, exact: bool) -> str:
     """Counts in full, measurements to six digits; null where nothing finite was recorded."""
     if exact:
         return json.dumps(values.tolist(), separators=(",", ":"))
-    rounded = [float(f"{v:.6g}") if np.isfinite(v) else None for v in values.tolist()]
-    return json.dumps(rounded, separators=(",", ":"))
+    text = ",".join(["%.6g"] * values.size) % tuple(values.tolist())
+    if not np.isfinite(values).all():
+        text = re.sub("-?(nan|inf)", "null", text)
+    return f"[{text}]"
 
 
 def script_safe(text: str) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from targetopt.lab.report.lines import Array, Line, Panel, Results, first_reached, level
+from targetopt.lab.report.lines import Array, Line, Panel, Results, level, spent_until
 from targetopt.lab.statistics import aggregates as statistics
 
 
@@ -80,9 +80,9 @@ def _costs(panel: Panel, members: Sequence[int], metric: str, tau: float) -> Arr
     lines: dict[int, Line] = {line.method: line for line in panel.lines}
     if goal is None or not set(members) <= set(lines):
         return None
-    runs = [lines[member].with_metric(metric) for member in members]
-    if len({len(each) for each in runs}) != 1 or not runs[0]:
+    runs = [spent_until(lines[member], metric, goal) for member in members]
+    if len({len(each) for each in runs}) != 1 or not len(runs[0]):
         return None
-    spent = np.array([[first_reached(run, metric, goal) for run in each] for each in runs])
+    spent = np.stack(runs)
     costs: Array = np.maximum(tau * spent[..., 0] + spent[..., 1], tau)
     return costs

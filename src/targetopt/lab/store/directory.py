@@ -245,8 +245,10 @@ class Store:
     def _columns(self, run: str) -> dict[str, NDArray[Any]]:
         path = self.metrics_path(run)
         try:
-            # Not read_table, which starts threads for a file of a few kilobytes and takes ten times as long.
-            table = pq.ParquetFile(path).read(use_threads=False)
+            # Not read_table, which starts threads for a file of a few kilobytes and takes ten times as long, and
+            # not the path itself, for which pyarrow would look up a file system each time.
+            content = pa.BufferReader(path.read_bytes())
+            table = pq.ParquetFile(content).read(use_threads=False)
             return {name: table.column(name).to_numpy() for name in table.column_names}
         except (OSError, ValueError, KeyError, pa.ArrowException) as error:
             raise StoreError(
