@@ -167,3 +167,31 @@ def test_a_step_that_the_type_cannot_hold(lr: float) -> None:
     w = torch.zeros(3, requires_grad=True)
     with pytest.raises(to.BadArgument, match=r"cannot be used with torch.float32.*float64"):
         to.SSO([w], lr=lr).step(lambda: 1 * w, lambda z: z.square())
+
+
+@pytest.mark.parametrize("whole", [None, 3, [], "x"])
+def test_a_state_that_is_no_dictionary_is_refused(whole: Any) -> None:
+    w = torch.zeros(2, requires_grad=True)
+    with pytest.raises(to.BadArgument, match=r"must be the dictionary that opt\.state_dict"):
+        to.SSO([w], lr=1.0).load_state_dict(whole)
+
+
+@pytest.mark.parametrize("damage", [None, "x", -1, float("nan"), [], torch.zeros(2)])
+@pytest.mark.parametrize("part", ["state", "param_groups", "sso"])
+def test_damaged_parts_of_a_state_are_refused_and_change_nothing(part: str, damage: Any) -> None:
+    w = torch.zeros(2, requires_grad=True)
+    opt = to.SSO([w], lr=0.5, rule=to.GradientStep())
+    opt.step(lambda: 1 * w, to.LossOracle(to.losses.Squared(torch.ones(2))))
+    before = opt.state_dict()
+    with pytest.raises(to.BadArgument, match="state_dict"):
+        opt.load_state_dict({**before, part: damage})
+    after = opt.state_dict()
+    assert after["sso"] == before["sso"]
+    assert after["param_groups"] == before["param_groups"]
+
+
+def test_parameters_without_numbers_are_refused() -> None:
+    w = torch.zeros(2, device="meta", requires_grad=True)
+    opt = to.SSO([w], lr=1.0)
+    with pytest.raises(to.BadArgument, match=r"on the device 'meta'.*to_empty"):
+        opt.step(lambda: 1 * w, to.LossOracle(to.losses.Squared(torch.ones(2))))

@@ -408,9 +408,15 @@ class SSO(Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Resume from `state_dict`; refuses the state of another rule or inner solver."""
+        if not isinstance(state_dict, dict):
+            raise BadArgument(
+                f"state_dict={state_dict!r} must be the dictionary that opt.state_dict() returned"
+            )
         saved = copy.deepcopy(state_dict.get("sso"))
-        if saved is None:
-            raise BadArgument("this state_dict is not one of SSO: it has no 'sso' entry")
+        if not isinstance(saved, dict):
+            raise BadArgument(
+                "this state_dict is not one of SSO: it has no 'sso' entry that is a dictionary"
+            )
         for part in ("rule", "inner"):
             own = type(getattr(self, part)).__name__
             if saved.get(part) != own:
@@ -420,7 +426,13 @@ class SSO(Optimizer):
                 )
         progress = Progress.loaded(saved, self.rule, self.inner)
         of_torch = {k: v for k, v in state_dict.items() if k != "sso"}
-        without_compiler(super().load_state_dict)(of_torch)
+        try:
+            without_compiler(super().load_state_dict)(of_torch)
+        except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
+            raise BadArgument(
+                f"torch cannot load this state_dict: {error}. Its 'state' and 'param_groups' must be those that "
+                "opt.state_dict() returned for the same parameters; nothing has been loaded."
+            ) from error
         self._progress = progress
 
     def __getstate__(self) -> dict[str, Any]:

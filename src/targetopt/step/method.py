@@ -38,6 +38,11 @@ class Method:
             )
         decay = factor(schedule, step)
         for device in {p.device.type for p in group["params"]}:
+            if device == "meta":
+                raise BadArgument(
+                    "params are on the device 'meta', which hold no numbers. Give them some first, by "
+                    "model.to_empty(device=...) and its initialisation, or by loading weights."
+                )
             if torch.is_autocast_enabled(device):
                 raise BadArgument(
                     f"SSO was called inside torch.autocast({device!r}), which would round the surrogate and "
