@@ -270,7 +270,7 @@ class Nested(PointMass):
         (Nested, "observation space Dict.*FlattenObservation"),
         ("Hoper-v5", "env='Hoper-v5' cannot be made"),
         (3, "env=3 must be a Gymnasium id"),
-        (lambda: 3, "must make a gymnasium.Env; it made int"),
+        (lambda: 3, "must make a gymnasium.Env or a vector environment; it made int"),
     ],
 )
 def test_environments_that_do_not_fit(env: Any, message: str) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from targetopt.distributions import GaussianRows
+from targetopt.distributions import CategoricalRows, GaussianRows
 from targetopt.imitation.policies import weights
 from targetopt.imitation.policies.network import Array, Network
 from targetopt.types import BadArgument
@@ -20,7 +20,7 @@ SHIPPED = Path(__file__).parent / "experts"
 """Expert files of the package: ``<environment>-<family>.safetensors``."""
 
 FAMILIES = ("sac", "ppo")
-OUTPUTS = ("tanh", "clip")
+OUTPUTS = ("tanh", "clip", "logits")
 SMALLEST_SLOPE = 1e-3
 """Of tanh, where it carries a deviation to actions: at the ends of the box it would be nothing at all."""
 
@@ -86,21 +86,22 @@ class Noise:
 class NetworkExpert:
     """An expert whose mean is a network: what expert files hold.
 
-    States are normalised to ``clip((s − mean)/std, ±observation_clip)`` if statistics are given,
-    the network gives u, and the mean action is
+    States are normalised to ``clip((s − mean)/std, ±observation_clip)`` if statistics are given (pictures as rows of
+    their bytes), the network gives u, and the mean action is
 
-    =========== ===================================================
-    ``"tanh"``  low + (tanh(u) + 1)/2 · (high − low)   (SAC)
-    ``"clip"``  clip(u, low, high)                     (PPO)
-    =========== ===================================================
+    ============ ===================================================
+    ``"tanh"``   low + (tanh(u) + 1)/2 · (high − low)   (SAC)
+    ``"clip"``   clip(u, low, high)                     (PPO)
+    ``"logits"`` the likeliest choice, argmax u         (PPO where actions are choices)
+    ============ ===================================================
 
-    The noise the expert was trained with is u + σ·ξ before the squashing or clipping, ξ standard normal;
-    ``deviation`` gives σ where the file holds it.
+    The noise that an expert with numbers as actions was trained with is u + σ·ξ before the squashing or clipping, ξ
+    standard normal; ``deviation`` gives σ where the file holds it. Logits are the odds that it chose by.
 
     Args:
         network: from (normalised) states to u.
-        output: ``"tanh"`` or ``"clip"``.
-        low: lower end of the action box.
+        output: ``"tanh"``, ``"clip"`` or ``"logits"``.
+        low: lower end of the action box; choices have none.
         high: upper end of the action box.
         environment: name of the environment it was trained in.
         family: how it was trained, ``"sac"`` say.
@@ -124,8 +125,8 @@ class NetworkExpert:
         network: Network,
         output: str,
         *,
-        low: ArrayLike,
-        high: ArrayLike,
+        low: ArrayLike = -np.inf,
+        high: ArrayLike = np.inf,
         environment: str = "",
         family: str = "",
         observation_mean: ArrayLike | None = None,
@@ -159,15 +160,16 @@ class NetworkExpert:
         self.card = dict(card or {})
 
     def __call__(self, states: Array, /) -> Array:
+        return self.squash(self.network(self._normalised(states)))
+
+    def _normalised(self, states: Array) -> Array:
+        states = states.reshape(len(states), -1) if states.ndim > 2 else states
         if states.shape[-1] != self.network.inputs:
             raise BadArgument(
                 f"this expert of {self.environment or 'an unnamed environment'!r} takes {self.network.inputs} numbers "
                 f"and gives {self.network.outputs}; it got states of {states.shape[-1]}. Was it made for another "
                 "environment?"
             )
-        return self.squash(self.network(self._normalised(states)))
-
-    def _normalised(self, states: Array) -> Array:
         if self.observation_mean is not None and self.observation_std is not None:
             states = (states - self.observation_mean) / self.observation_std
             np.clip(states, -self.observation_clip, self.observation_clip, out=states)
@@ -175,6 +177,9 @@ class NetworkExpert:
 
     def squash(self, u: Array) -> Array:
         """The action of the network's output u, with or without noise."""
+        if self.output == "logits":
+            likeliest: Array = np.argmax(u, axis=-1)[..., None].astype(np.float64)
+            return likeliest
         if self.output == "tanh":
             return self.low + 0.5 * (np.tanh(u) + 1.0) * (self.high - self.low)
         return np.clip(u, self.low, self.high)
@@ -188,10 +193,12 @@ class NetworkExpert:
             )
         return self.noise(self.network.features(self._normalised(states)))
 
-    def distribution(self, states: Array) -> GaussianRows:
-        """N(a, σ_a²) at each state: the mean action, and σ carried through the squashing to first order."""
+    def distribution(self, states: Array) -> GaussianRows | CategoricalRows:
+        """N(a, σ_a²) at each state: mean and σ, carried through the squashing to first order; or its odds."""
         inside = self._normalised(states)
         u = self.network(inside)
+        if self.output == "logits":
+            return CategoricalRows(torch.from_numpy(u))
         slope = np.ones_like(u)
         if self.output == "tanh":
             slope = 0.5 * (self.high - self.low) / np.cosh(np.clip(u, -300.0, 300.0)) ** 2
@@ -203,7 +210,7 @@ class NetworkExpert:
 
         Losses then compare whole distributions, and ``Mixture(1.0, expert_noise="own")`` drives by its own noise.
         """
-        self.deviation(np.zeros((1, self.network.inputs)))  # refused where it is not known
+        self.distribution(np.zeros((1, self.network.inputs)))  # refused where it is not known
         return StochasticExpert(self)
 
     def save(self, path: str | Path) -> Path:
@@ -228,11 +235,11 @@ class NetworkExpert:
 
 @dataclass(frozen=True)
 class StochasticExpert:
-    """A `NetworkExpert` that answers with Gaussians over actions."""
+    """A `NetworkExpert` that answers with distributions over actions."""
 
     expert: NetworkExpert
 
-    def __call__(self, states: Array, /) -> GaussianRows:
+    def __call__(self, states: Array, /) -> GaussianRows | CategoricalRows:
         return self.expert.distribution(states)
 
 

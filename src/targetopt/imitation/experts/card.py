@@ -55,8 +55,11 @@ def text(expert: NetworkExpert) -> str:
     action = {
         "tanh": "tanh of the network's output, scaled to the action box",
         "clip": "the network's output, clipped to the action box",
+        "logits": "the likeliest choice",
     }[expert.output]
     states = "" if expert.observation_mean is None else " of normalised observations"
+    chooses = expert.output == "logits"
+    policy = "categorical; the logits are" if chooses else "Gaussian; the mean is"
     lines = [
         f"# {expert.environment}, {expert.family.upper()} expert",
         "",
@@ -67,9 +70,9 @@ def text(expert: NetworkExpert) -> str:
         "| | |",
         "|---|---|",
         f"| environment | {expert.environment} (Gymnasium) |",
-        f"| policy | Gaussian; the mean is a {hidden} {expert.network.activation} network{states} |",
-        f"| mean action | {action} |",
-        f"| deviation | {_deviation(expert)} |",
+        f"| policy | {policy} a {hidden} {expert.network.activation} network{states} |",
+        f"| {'action' if chooses else 'mean action'} | {action} |",
+        f"| {'odds' if chooses else 'deviation'} | {_deviation(expert)} |",
         f"| algorithm | {card['algorithm']} |",
         f"| packages | {versions} |",
         f"| seed | {card['seed']} |",
@@ -106,6 +109,8 @@ def text(expert: NetworkExpert) -> str:
 
 
 def _deviation(expert: NetworkExpert) -> str:
+    if expert.output == "logits":
+        return "in the file: the logits"
     if expert.noise is None:
         return "not kept in the file"
     return (

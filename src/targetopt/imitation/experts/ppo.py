@@ -11,6 +11,7 @@ from targetopt.imitation.expert import NetworkExpert
 from targetopt.imitation.experts.recipes import PPO
 from targetopt.imitation.needs import package
 from targetopt.imitation.policies.network import Network
+from targetopt.imitation.simulation.actions import Box
 from targetopt.imitation.simulation.environment import Env, Environment
 
 _ATTRIBUTES = ("num_timesteps", "_n_updates", "_last_obs", "_last_episode_starts")
@@ -18,8 +19,20 @@ _ATTRIBUTES = ("num_timesteps", "_n_updates", "_last_obs", "_last_episode_starts
 _MOMENTS = ("mean", "var", "count")
 
 
-def _itself(env: Env) -> Env:
-    return env
+def _rows(env: Env) -> Env:
+    """The environment, with what it shows as one row of numbers, as experts take it."""
+    gymnasium = package("gymnasium", "Training a PPO expert", "expert")
+    space = env.observation_space
+    if len(space.shape) == 1:
+        return env
+
+    class Rows(gymnasium.ObservationWrapper):  # type: ignore[misc, name-defined]
+        def observation(self, observation: Any) -> Any:
+            return observation.ravel()
+
+    wrapped = Rows(env)
+    wrapped.observation_space = gymnasium.spaces.flatten_space(space)
+    return wrapped
 
 
 class PPOLearner:
@@ -31,8 +44,10 @@ class PPOLearner:
         baselines = package("stable_baselines3", "Training a PPO expert", "expert")
         vectors = package("stable_baselines3.common.vec_env", "Training a PPO expert", "expert")
         self.environment = environment
-        copies = Environment(environment).copies(recipe.environments)
-        stepped = vectors.DummyVecEnv([partial(_itself, copy) for copy in copies])
+        opened = Environment(environment)
+        self.numbers = isinstance(opened.actions, Box)
+        copies = opened.copies(recipe.environments)
+        stepped = vectors.DummyVecEnv([partial(_rows, copy) for copy in copies])
         self.normalizer = vectors.VecNormalize(stepped, gamma=recipe.discount)
         self.model = baselines.PPO(
             "MlpPolicy",
@@ -50,7 +65,11 @@ class PPOLearner:
         )
 
     def expert(self) -> NetworkExpert:
-        policy, seen, box = self.model.policy, self.normalizer.obs_rms, self.model.action_space
+        policy, seen, space = self.model.policy, self.normalizer.obs_rms, self.model.action_space
+        box: dict[str, Any] = {}
+        if self.numbers:
+            noise = policy.log_std.detach().numpy()
+            box = {"low": space.low, "high": space.high, "log_std": noise}
         layers = [*policy.mlp_extractor.policy_net[::2], policy.action_net]
         return NetworkExpert(
             Network(
@@ -58,15 +77,13 @@ class PPOLearner:
                 [layer.bias.detach().numpy() for layer in layers],
                 "tanh",
             ),
-            "clip",
-            low=box.low,
-            high=box.high,
+            "clip" if self.numbers else "logits",
+            **box,
             environment=self.environment,
             family="ppo",
             observation_mean=seen.mean,
             observation_std=np.sqrt(seen.var + self.normalizer.epsilon),
             observation_clip=self.normalizer.clip_obs,
-            log_std=policy.log_std.detach().numpy(),
         )
 
     def environments(self) -> list[Env]:

@@ -98,6 +98,8 @@ STEPS: Mapping[tuple[Family, str], int] = MappingProxyType(
         ("sac", "HalfCheetah-v5"): 60_000,
         ("ppo", "Hopper-v5"): 1_000_000,
         ("ppo", "Walker2d-v5"): 2_000_000,
+        ("ppo", "CartPole-v1"): 200_000,
+        ("ppo", "Catch-v0"): 400_000,
     }
 )
 """Environment steps that gave the shipped experts."""

@@ -32,17 +32,24 @@ Watch = Callable[[str, int, int, str], None]
 """Told of progress: what is being done, how much of it, of how much, and how it goes."""
 
 
-def _check_spaces(environment: str) -> None:
-    """Refuse what SAC and PPO cannot be trained on here: their policies give mean actions for rows of numbers."""
+def _check_spaces(environment: str, family: str) -> None:
+    """Refuse what the algorithm cannot be trained on here: experts are networks of rows of numbers."""
     opened = Environment(environment)
-    spaces = opened.prototype.action_space, opened.prototype.observation_space
+    actions, observations = opened.prototype.action_space, opened.prototype.observation_space
     opened.close()
-    for what, space in zip(("actions", "observations"), spaces, strict=True):
-        if type(space).__name__ != "Box" or len(space.shape) != 1:
-            raise BadArgument(
-                f"environment={environment!r} has the {what} {space}. Experts are trained where actions and "
-                "observations are vectors of numbers; elsewhere train one with another library, and pass it as expert=."
-            )
+    kinds = {"ppo": ("Box", "Discrete"), "sac": ("Box",)}[family]
+    if type(actions).__name__ not in kinds or len(actions.shape) > 1:
+        other = " PPO takes one choice, too: --algorithm ppo." if family == "sac" else ""
+        raise BadArgument(
+            f"environment={environment!r} has the actions {actions}. {family.upper()} experts are trained where these "
+            f"are a {' or '.join(kinds)}.{other} Elsewhere train one with another library, and pass it as expert=."
+        )
+    if type(observations).__name__ != "Box" or (family == "sac" and len(observations.shape) != 1):
+        raise BadArgument(
+            f"environment={environment!r} has the observations {observations}. SAC experts are trained on vectors of "
+            "numbers, PPO experts on small pictures as well; elsewhere train one with another library, and pass it as "
+            "expert=."
+        )
 
 
 @dataclass(frozen=True)
@@ -73,7 +80,8 @@ def train_expert(
     stopped. SAC may be prolonged by a larger ``steps``.
 
     Args:
-        environment: id of a Gymnasium environment with continuous actions.
+        environment: id of a Gymnasium environment. SAC is for actions that are numbers and observations that are
+            vectors; PPO takes one choice and small pictures, too.
         algorithm: ``"sac"`` or ``"ppo"``.
         seed: of networks, environments and exploration.
         steps: environment steps; None for those of the shipped expert.
@@ -93,7 +101,7 @@ def train_expert(
         "steps", default_steps(recipe.family, environment) if steps is None else steps
     )
     positive_int("evaluate_every", evaluate_every)
-    _check_spaces(environment)  # before anything is written
+    _check_spaces(environment, recipe.family)  # before anything is written
     directory = Path(out or f"results/experts/{environment}-{algorithm}-{seed}")
     directory.mkdir(parents=True, exist_ok=True)
     training = Training(directory, environment, recipe, seed, total, evaluate_every, watch)

@@ -87,9 +87,7 @@ def evaluate(
     """
     positive_int("episodes", episodes)
     environment = env if isinstance(env, Environment) else Environment(env)
-    copies = make_copies(
-        environment, min(episodes, COPIES) if environment.multiplies else None, fast
-    )
+    copies = make_copies(environment, environment.most_copies(min(episodes, COPIES)), fast)
     try:
         return run_episodes(policy, copies, episodes=episodes, seed=seed, record=record)
     finally:

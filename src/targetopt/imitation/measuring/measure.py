@@ -83,7 +83,7 @@ class Measurement:
         self.episodes = positive_int("episodes", episodes)
         self.seed = seed
         self.held_out = held_out if held_out == 0 else positive_int("held_out", held_out)
-        count = min(episodes, COPIES) if environment.multiplies else None
+        count = environment.most_copies(min(episodes, COPIES))
         self._copies = make_copies(environment, count, fast)
         self._taken: Taken | None = None
 

@@ -71,6 +71,9 @@ class Copies(ABC):
     shared: bool = False
     """Whether the only copy is the one instance there is, which others may step as well."""
 
+    together: bool = False
+    """Whether the copies that are in an episode can be stepped all together only."""
+
     def __init__(self, environment: Environment, count: int) -> None:
         self.environment = environment
         self.count = count

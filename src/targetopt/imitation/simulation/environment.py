@@ -17,7 +17,12 @@ Env = Any
 """A ``gymnasium.Env``."""
 
 EnvLike = str | Env | Callable[[], Env]
-"""What users pass: an id such as ``"Hopper-v5"``, an environment, or a function that makes one."""
+"""What users pass: an id such as ``"Hopper-v5"``, an environment, or a function that makes one; vector environments,
+too."""
+
+
+OURS = {"Catch-v0": "targetopt.imitation.simulation.catch:Catch"}
+"""Environments of this package, by the id that Gymnasium knows them by once it is imported here."""
 
 
 class EnvironmentFailed(TargetoptError, RuntimeError):
@@ -48,10 +53,13 @@ class Environment:
         low, high: the action box; infinite for choices.
         action_dtype: what the environment takes actions in.
         limit: steps after which its ``TimeLimit`` cuts an episode off; None without one.
+        is_vector: whether it is a vector environment, which holds many copies.
     """
 
     def __init__(self, source: EnvLike) -> None:
         gymnasium = package("gymnasium", "Imitation learning")
+        for name in OURS.keys() - gymnasium.registry.keys():
+            gymnasium.register(name, OURS[name])
         self.source = source
         self._make, self.prototype = _opened(gymnasium, source)
         self._made = [] if self._make is None else [self.prototype]
@@ -60,10 +68,12 @@ class Environment:
         limits = [
             w for w in wrappers(self.prototype) if isinstance(w, gymnasium.wrappers.TimeLimit)
         ]
-        self.limit: int | None = min((w._max_episode_steps for w in limits), default=None)
-        spaces = gymnasium.spaces
-        observations, actions = self.prototype.observation_space, self.prototype.action_space
-        self._read_actions(spaces, actions)
+        self.is_vector = isinstance(self.prototype, gymnasium.vector.VectorEnv)
+        declared = spec.max_episode_steps if self.is_vector and spec is not None else None
+        self.limit: int | None = min((w._max_episode_steps for w in limits), default=declared)
+        spaces, one = gymnasium.spaces, "single_" if self.is_vector else ""
+        observations = getattr(self.prototype, f"{one}observation_space")
+        self._read_actions(spaces, getattr(self.prototype, f"{one}action_space"))
         self.observations = Observations.of(observations, spaces, self.name)
         self.observation_size = self.observations.size
 
@@ -101,6 +111,10 @@ class Environment:
         """Whether there can be more than one copy."""
         return self._make is not None
 
+    def most_copies(self, wanted: int) -> int | None:
+        """How many copies to make where up to ``wanted`` are of use; None where that is settled already."""
+        return wanted if self.multiplies and not self.is_vector else None
+
     def clipped(self, actions: Array) -> Any:
         """Rows of actions as the environment takes them: clipped to the box, or choices in its own numbers."""
         return self.actions.taken(actions)
@@ -119,7 +133,8 @@ def _opened(gymnasium: Any, source: EnvLike) -> tuple[Callable[[], Env] | None, 
     make: Callable[[], Env] | None
     if isinstance(source, str):
         make = lambda: gymnasium.make(source)  # noqa: E731
-    elif isinstance(source, gymnasium.Env):
+    elif isinstance(source, gymnasium.Env | gymnasium.vector.VectorEnv):
+        _check_resets(gymnasium, source)
         return None, source  # what was done to it since it was made is nobody's to repeat
     elif callable(source):
         make = source
@@ -136,8 +151,23 @@ def _opened(gymnasium: Any, source: EnvLike) -> tuple[Callable[[], Env] | None, 
         ) from error
     except (gymnasium.error.Error, ImportError) as error:  # ImportError: of versions given up
         raise BadArgument(f"env={source!r} cannot be made: {error}") from error
-    if not isinstance(made, gymnasium.Env):
+    if not isinstance(made, gymnasium.Env | gymnasium.vector.VectorEnv):
         raise BadArgument(
-            f"env={source!r} must make a gymnasium.Env; it made {type(made).__name__}"
+            f"env={source!r} must make a gymnasium.Env or a vector environment; it made {type(made).__name__}"
         )
+    _check_resets(gymnasium, made)
     return make, made
+
+
+def _check_resets(gymnasium: Any, made: Env) -> None:
+    """Refuse vector environments that begin episodes by themselves: their seeds would be nobody's."""
+    if not isinstance(made, gymnasium.vector.VectorEnv):
+        return
+    mode = made.metadata.get("autoreset_mode")
+    if mode != gymnasium.vector.AutoresetMode.DISABLED:
+        raise BadArgument(
+            f"env= is a vector environment that begins new episodes by itself (autoreset_mode {mode}), with seeds that "
+            "cannot be given or repeated. Make it with autoreset_mode=gymnasium.vector.AutoresetMode.DISABLED, for "
+            "instance by gymnasium.make_vec(id, num_envs=8, vectorization_mode='sync', vector_kwargs="
+            "{'autoreset_mode': gymnasium.vector.AutoresetMode.DISABLED})."
+        )

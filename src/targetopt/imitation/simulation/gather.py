@@ -18,6 +18,7 @@ from targetopt.imitation.simulation.environment import Environment, EnvironmentF
 from targetopt.imitation.simulation.loop import LoopCopies
 from targetopt.imitation.simulation.over_ray import OverRay, RayCopies
 from targetopt.imitation.simulation.simulator import SimulatorCopies, obstacle
+from targetopt.imitation.simulation.vector import VectorCopies
 from targetopt.imitation.teacher import Teacher
 from targetopt.types import BadAnswer, BadArgument, positive_int
 
@@ -95,6 +96,12 @@ class Gatherer:
                 acted.
         """
         positive_int("n", n)
+        if self.copies.together and n % self.copies.count:
+            raise BadArgument(
+                f"a round of {n} states cannot be gathered by the {self.copies.count} copies of the vector environment "
+                f"{self.environment.name!r}, which are stepped all together. Take a multiple of {self.copies.count}, "
+                f"states_per_round={-(-n // self.copies.count) * self.copies.count} for instance."
+            )
         teacher = Teacher.of(expert, self.environment)
         with teacher.asked_for("driving"):
             self.stagger(behaviour)
@@ -125,12 +132,18 @@ class Gatherer:
 
     def stagger(self, behaviour: Behaviour) -> None:
         """The burn-in, where it is not done yet (`gather` sees to it otherwise)."""
-        while (waiting := np.flatnonzero(self._burn_in)).size:
+        while (waiting := self._to_stagger()).size:
             actions = self._actions(waiting, behaviour)
             self._burn_in[waiting] -= 1
             self.burn_in_steps += len(waiting)
             self._step(waiting, actions)
             self._finished.clear()
+
+    def _to_stagger(self) -> Ids:
+        """The copies whose burn-in goes on: all that are left, or those that must begin now to end with the others."""
+        if not self.copies.together:
+            return np.flatnonzero(self._burn_in)
+        return np.flatnonzero((self._burn_in == self._burn_in.max()) & (self._burn_in > 0))
 
     def _actions(self, ids: Ids, behaviour: Behaviour) -> Array:
         """What the behaviour does in these copies, which are in an episode then."""
@@ -235,7 +248,7 @@ def make_gatherer(
 
     Args:
         env: a Gymnasium id, an environment, or a function that makes one.
-        copies: how many take turns; 20 by default (1 for an instance on the plain path).
+        copies: how many take turns; 20 by default (1 for an instance on the plain path, those of a vector environment).
         seed: of everything random in it.
         fast: ``"auto"`` uses MuJoCo's batched stepping for the environments it knows; True insists on
             it; False is the plain Gymnasium loop.
@@ -255,6 +268,11 @@ def make_gatherer(
     if over is None:
         made = make_copies(environment, copies, fast, positive_int("threads", threads))
     else:
+        if environment.is_vector:
+            raise BadArgument(
+                f"env={environment.name!r} is a vector environment, which cannot be divided among the workers of "
+                "gather=OverRay(...). Pass a function that makes one copy, or leave gather= out."
+            )
         count = positive_int("copies", COPIES if copies is None else copies)
         made = RayCopies(environment, count, over, fast, make_copies)
     return Gatherer(made, seed=seed, burn_in=burn_in)
@@ -274,6 +292,8 @@ def make_copies(
         raise BadArgument(
             f"fast=True: env={environment.name!r} has no fast path, {reason}. Pass fast='auto'."
         )
+    if environment.is_vector:
+        return VectorCopies(environment, count)
     if reason is None:
         count = positive_int("copies", COPIES if count is None else count)
         return SimulatorCopies(environment, count, threads)
