@@ -38,7 +38,7 @@ class Interrupted(Exception):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Ending:
     """How a run ended: ``done``, ``diverged``, ``failed`` or ``timeout``, why, and its rows.
 
     ``notes`` say what happened on the way that somebody may want to know.
@@ -93,7 +93,7 @@ def execute(
     stop: Callable[[], bool],
     on_row: Callable[[dict[str, float | int]], None],
     on_progress: Callable[[float], None],
-) -> Generator[int, None, Outcome]:
+) -> Generator[int, None, Ending]:
     """Drive a session to its end; every argument but the first is about how, not about what.
 
     Pauses after every advance and says how many steps have been made; meanwhile the run's clocks stand
@@ -141,7 +141,7 @@ class _Execution:
     on_row: Callable[[dict[str, float | int]], None]
     on_progress: Callable[[float], None]
 
-    def slices(self) -> Generator[int, None, Outcome]:
+    def slices(self) -> Generator[int, None, Ending]:
         self._began = time.monotonic()
         self._began_cpu = time.process_time()
         self._progress = Progress()
@@ -174,7 +174,7 @@ class _Execution:
         except Exception:  # a problem that cannot even be measured has failed, whatever the reason
             return False
 
-    def _finish(self, session: Session) -> Generator[int, None, Outcome]:
+    def _finish(self, session: Session) -> Generator[int, None, Ending]:
         saved = time.monotonic()
         progress = self._progress
         for target in record_steps(
@@ -236,10 +236,10 @@ class _Execution:
         """All of it, reading data and compiling kernels included: what the machine was kept busy for."""
         return self._progress.cpu_time + time.process_time() - self._began_cpu
 
-    def _outcome(self, status: str, reason: str, trace: str = "") -> Outcome:
+    def _outcome(self, status: str, reason: str, trace: str = "") -> Ending:
         counts = Counts() if self._session is None else self._session.counts
         rows, elapsed, cpu_time = self._progress.rows, self._elapsed(), self._cpu_time()
-        return Outcome(status, reason, rows, counts, elapsed, cpu_time, trace, self._notes)
+        return Ending(status, reason, rows, counts, elapsed, cpu_time, trace, self._notes)
 
     def _save(self, session: Session) -> None:
         now = replace(self._progress, elapsed=self._elapsed(), cpu_time=self._cpu_time())

@@ -12,8 +12,8 @@ from targetopt.lab.run.callbacks import open_trackers
 from targetopt.lab.run.checkpoints import saved_rows
 from targetopt.lab.run.execute import (
     OVERTIME,
+    Ending,
     Interrupted,
-    Outcome,
     drained,
     execute,
 )
@@ -145,7 +145,7 @@ def record_death(job: Job, reason: str) -> Event:
             last = rows[-1] if rows else {}
             counts = Counts(**{name: int(last.get(name, 0)) for name in COUNTS})
             started = datetime.fromtimestamp(time.time() - elapsed, UTC)
-            outcome = Outcome(status, reason, rows, counts, elapsed)
+            outcome = Ending(status, reason, rows, counts, elapsed)
             store.save(_manifest(job, outcome, started), rows)
             return Event("ended", job.run, status, reason)
         finally:
@@ -217,7 +217,7 @@ def _beginning(job: Job, started: datetime) -> Manifest:
     }
 
 
-def _manifest(job: Job, outcome: Outcome, started: datetime) -> Manifest:
+def _manifest(job: Job, outcome: Ending, started: datetime) -> Manifest:
     manifest = {
         **_beginning(job, started),
         "status": outcome.status,

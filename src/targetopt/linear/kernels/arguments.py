@@ -30,7 +30,7 @@ class LossSpec(NamedTuple):
     ridge: float
 
 
-class Objective(NamedTuple):
+class Criterion(NamedTuple):
     """The mean loss of the targets, and ½ decay ‖θ‖²."""
 
     y: Array
@@ -42,7 +42,7 @@ class Point(NamedTuple):
     """What a rule is told: the objective, the batch's rows, their targets z, the slopes there and the mean of
     their squares, and what the schedule multiplies the step by."""
 
-    objective: Objective
+    objective: Criterion
     rows: Index
     z: Array
     slope: Array

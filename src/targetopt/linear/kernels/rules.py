@@ -21,9 +21,9 @@ from targetopt.linear.kernels.arguments import (
     TIMES_SEEN,
     VALUE_CALLS,
     Array,
+    Criterion,
     Index,
     LossSpec,
-    Objective,
     Point,
     RuleSpec,
     State,
@@ -35,10 +35,10 @@ from targetopt.rules.line_search import ROUNDING
 LINE_SEARCH_ALLOWANCE = ROUNDING * float(np.finfo(np.float64).eps)
 
 # Values of the types that all have.
-NO_OBJECTIVE = Objective(np.empty(0), LossSpec(0, 0, 0, 0, 0.0, 0.0, 0.0, 0.0), 0.0)
+NO_CRITERION = Criterion(np.empty(0), LossSpec(0, 0, 0, 0, 0.0, 0.0, 0.0, 0.0), 0.0)
 NO_RULE = RuleSpec(0, 0.0, 0.0, True, np.empty(0))
 NO_STATE = State(np.empty(0), np.empty((0, 0)), np.empty(0), np.empty(0, np.int64))
-NO_POINT = Point(NO_OBJECTIVE, np.empty(0, np.int64), np.empty(0), np.empty(0), 0.0, 0.0)
+NO_POINT = Point(NO_CRITERION, np.empty(0, np.int64), np.empty(0), np.empty(0), 0.0, 0.0)
 CALLS = Calls(0.0, NO_POINT, NO_RULE, NO_STATE, np.empty(0), allocate=False)
 
 

@@ -19,9 +19,9 @@ from targetopt.linear.kernels.arguments import (
     VALUE_CALLS,
     Array,
     BaselineSpec,
+    Criterion,
     Index,
     LossSpec,
-    Objective,
     State,
     Stretch,
 )
@@ -36,7 +36,7 @@ Columns = NDArray[np.int32]
 @entry
 def run(
     X: Matrix,
-    objective: Objective,
+    objective: Criterion,
     baseline: BaselineSpec,
     lr: float,
     stretch: Stretch,
@@ -113,7 +113,7 @@ def _count_gradient(counts: Index) -> None:
 
 @loop
 def _step(
-    objective: Objective,
+    objective: Criterion,
     baseline: BaselineSpec,
     batch: Index,
     z: Array,
@@ -191,7 +191,7 @@ def _adam(
 
 @loop
 def _line_search(
-    objective: Objective,
+    objective: Criterion,
     baseline: BaselineSpec,
     batch: Index,
     z: Array,

@@ -22,7 +22,7 @@ from targetopt.linear.kernels.arguments import (
     SECOND,
     Array,
     BaselineSpec,
-    Objective,
+    Criterion,
     State,
     Stretch,
 )
@@ -49,7 +49,7 @@ def engine(setup: Setup) -> Engine | None:
     if form is None or loss is None:
         return None
     labels = np.array(form.labels.numpy(), dtype=np.float64)
-    objective = Objective(labels, loss, setup.weight_decay)
+    objective = Criterion(labels, loss, setup.weight_decay)
     if remembers:
         return memory.CompiledMemory(setup, objective)
     if baseline is None:
@@ -69,7 +69,7 @@ def has(rule: Rule, inner: Inner, columns: int = 1) -> bool:
 class _Compiled:
     """What compiled engines share: the arrays that kernels change."""
 
-    def __init__(self, setup: Setup, objective: Objective, memory: Array, numbers: Any) -> None:
+    def __init__(self, setup: Setup, objective: Criterion, memory: Array, numbers: Any) -> None:
         self.setup, self.objective = setup, objective
         self.theta = setup.start.copy()
         self.counts = np.zeros(PLACES, np.int64)
@@ -92,7 +92,7 @@ class _Compiled:
 
 
 class _CompiledSso(_Compiled):
-    def __init__(self, setup: Setup, objective: Objective) -> None:
+    def __init__(self, setup: Setup, objective: Criterion) -> None:
         kernel, solver = RULES[type(setup.rule)], SOLVERS[type(setup.inner)]
         batches = [gathering()] if setup.steps_per_epoch > 1 else []
         prepare(sso.running(), solver.pointer.request, *batches, kernel.pointer.request)
@@ -195,7 +195,7 @@ BASELINES: dict[type[rivals.Baseline], BaselineKernel] = {
 
 
 class _CompiledBaseline(_Compiled):
-    def __init__(self, setup: Setup, objective: Objective, baseline: rivals.Baseline) -> None:
+    def __init__(self, setup: Setup, objective: Criterion, baseline: rivals.Baseline) -> None:
         kernel = BASELINES[type(baseline)]
         assert setup.lr is not None  # Run has seen to that
         self._lr = setup.lr
@@ -241,6 +241,6 @@ class _CompiledBaseline(_Compiled):
         self.counts[[ORACLE_CALLS, FORWARD_CALLS, BACKWARD_CALLS]] += self.setup.steps_per_epoch
 
 
-def _movable(X: Design, objective: Objective) -> SparseDesign | None:
+def _movable(X: Design, objective: Criterion) -> SparseDesign | None:
     """X if its columns can be reordered and left out: without weight decay nothing happens in empty ones."""
     return X if isinstance(X, SparseDesign) and objective.decay == 0.0 else None

@@ -26,8 +26,8 @@ from targetopt.linear.kernels.arguments import (
     INNER_STEPS,
     ORACLE_CALLS,
     Array,
+    Criterion,
     Index,
-    Objective,
     Stretch,
 )
 from targetopt.linear.kernels.compiler.jit import entry, loop
@@ -90,7 +90,7 @@ def runs_in_kernels(rule: Rule, inner: Inner, columns: int) -> bool:
 class CompiledMemory:
     """A run of `Memory` in compiled loops."""
 
-    def __init__(self, setup: Setup, objective: Objective) -> None:
+    def __init__(self, setup: Setup, objective: Criterion) -> None:
         rule, inner, X = setup.rule, setup.inner, setup.design
         assert isinstance(rule, Memory)
         self.setup, self.objective = setup, objective
@@ -157,7 +157,7 @@ def _basis(X: Design, complete: bool) -> tuple[Array, Array]:
 @entry
 def run(
     X: Matrix,
-    objective: Objective,
+    objective: Criterion,
     spec: MemorySpec,
     stretch: Stretch,
     state: MemoryState,
@@ -219,7 +219,7 @@ def run(
 
 
 @loop
-def _slopes(objective: Objective, batch: Index, z: Array, slope: Array) -> float:
+def _slopes(objective: Criterion, batch: Index, z: Array, slope: Array) -> float:
     """Fill in ∂ℓ_i/∂z_i; the sum of their squares."""
     squared = 0.0
     for i in range(batch.size):

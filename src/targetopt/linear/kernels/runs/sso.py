@@ -16,8 +16,8 @@ from targetopt.linear.kernels.arguments import (
     INNER_STEPS,
     ORACLE_CALLS,
     Array,
+    Criterion,
     Index,
-    Objective,
     Point,
     RuleSpec,
     SolverSpec,
@@ -37,7 +37,7 @@ propose, solve = rules.CALLS.call, solvers.CALLS.call
 def run(
     gathered: Gathered,
     first: int,
-    objective: Objective,
+    objective: Criterion,
     rule: RuleSpec,
     solver: SolverSpec,
     form: int,
@@ -71,7 +71,7 @@ def running() -> Request:
         run,
         everything(NO_MATRIX),
         0,
-        rules.NO_OBJECTIVE,
+        rules.NO_CRITERION,
         rules.NO_RULE,
         solvers.NOTHING,
         0,
@@ -99,7 +99,7 @@ def _keep(theta: Array, place: Array) -> None:
 def _step(
     gathered: Gathered,
     t: int,
-    objective: Objective,
+    objective: Criterion,
     rule: RuleSpec,
     solver: SolverSpec,
     form: int,
@@ -192,7 +192,7 @@ def _scale_into(matrix: Array, factor: float, out: Array) -> None:
 
 
 @loop
-def _slopes(objective: Objective, rows: Index, z: Array, slope: Array) -> float:
+def _slopes(objective: Criterion, rows: Index, z: Array, slope: Array) -> float:
     """Fill in ∂ℓ_i/∂z_i; the sum of their squares."""
     y, loss, _ = objective
     squared = 0.0
