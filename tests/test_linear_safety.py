@@ -196,3 +196,20 @@ def test_machine_code_of_other_sources_is_not_used(tmp_path, monkeypatch):
     assert stamp() != before
     monkeypatch.undo()
     cache.digest_of_sources.cache_clear()
+
+
+@pytest.mark.skipif("numba" not in BACKENDS, reason="numba is not installed")
+def test_an_index_that_names_what_an_earlier_version_had_is_not_used(tmp_path, monkeypatch):
+    """The signatures in an index hold classes by name, and a later version may have renamed them."""
+    from targetopt.linear.kernels import arguments
+    from targetopt.linear.kernels.compiler import cache
+
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    file = cache.CheckedCache(data, with_kernels=True)._cache_file
+    old = type("Gone", (), {"__module__": arguments.__name__})
+    monkeypatch.setattr(arguments, "Gone", old, raising=False)
+    Path(file._index_path).parent.mkdir(parents=True, exist_ok=True)
+    file._save_index({old: "machine code"})
+    assert file._load_index() == {old: "machine code"}
+    monkeypatch.delattr(arguments, "Gone")
+    assert file._load_index() == {}

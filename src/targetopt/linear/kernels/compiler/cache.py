@@ -36,6 +36,10 @@ def digest_of_sources() -> str:
     return digest.hexdigest()
 
 
+UNREADABLE = (OSError, pickle.UnpicklingError, ImportError, AttributeError, TypeError, ValueError)
+"""What reading an index may raise: it is damaged, or another version of the package wrote it and names what is gone."""
+
+
 class CheckedCache(FunctionCache):  # type: ignore[misc]
     """numba's cache of one function, in files that carry their digests."""
 
@@ -53,7 +57,7 @@ class _CheckedFile(IndexDataCacheFile):  # type: ignore[misc]
     def _load_index(self) -> Any:
         try:
             version, stamp, overloads = pickle.loads(_read(self._index_path))
-        except OSError:
+        except UNREADABLE:
             return {}
         current = version == self._version and stamp == self._source_stamp
         return overloads if current else {}
