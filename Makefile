@@ -6,6 +6,10 @@ LAB := $(VENV)/.installed-lab
 DEV := $(VENV)/.installed
 DOCS := $(VENV)/.installed-docs
 
+# Containers often forbid Python to keep what it compiles. Tests start hundreds of processes, each of which would
+# then compile torch's sources anew: four seconds where one is enough.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help setup demo test test-slow lint bench docs notebooks package clean
 
 help:
