@@ -36,6 +36,7 @@ MORE_RULES: dict[str, tuple[to.Rule, float | None]] = {
     "proximal": (to.Proximal(), 1.0),
     "secant": (to.TrustRegion(metric=to.Secant()), None),
     "bundle": (to.Bundle(), None),
+    "bought": (to.Bought(), None),
     "automatic": (Automatic(), None),
 }
 """Rules that are left out of the matrices which every pair of a rule and a solver pays for."""

@@ -16,7 +16,7 @@ import targetopt as to
 from core_parts import identical
 from targetopt.inner.economy import LEAST_PRICE, MOST, Economy, price_of, timed
 from targetopt.rules.automatic import CHOICES, Automatic
-from targetopt.rules.evidence import adapted, agreement, same_rows
+from targetopt.rules.parts.evidence import adapted, agreement, same_rows
 from targetopt.types import TargetPoint
 
 F64 = torch.float64

@@ -49,7 +49,7 @@ CASES = {
     (rule, inner): list(SINGLE) for rule, inner in itertools.product(registry.rules, registry.inner)
 }
 """Every product of what is registered; parts beside those meet some of it."""
-CURVED = ("proximal", "automatic", "bundle")
+CURVED = ("proximal", "automatic", "bundle", "bought")
 """Rules whose surrogate has no minimiser in closed form, on losses that are known."""
 for each in CURVED:
     del CASES[each, "exact"]

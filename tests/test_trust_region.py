@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import targetopt as to
-from targetopt.rules.evidence import GAIN
+from targetopt.rules.parts.evidence import GAIN
 
 F64 = torch.float64
 

@@ -71,6 +71,7 @@ if TYPE_CHECKING:  # what the table below offers, for type checkers
     from targetopt.rules import FTRL as FTRL
     from targetopt.rules import AdaGrad as AdaGrad
     from targetopt.rules import AdaGradNorm as AdaGradNorm
+    from targetopt.rules import Bought as Bought
     from targetopt.rules import Bundle as Bundle
     from targetopt.rules import GradientStep as GradientStep
     from targetopt.rules import LineSearch as LineSearch
@@ -143,6 +144,7 @@ __getattr__, __dir__, _public = attach(
             "FTRL",
             "AdaGrad",
             "AdaGradNorm",
+            "Bought",
             "Bundle",
             "GradientStep",
             "LineSearch",

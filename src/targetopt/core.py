@@ -76,7 +76,7 @@ def ask(
             "forward() returned targets that are not finite: the model has diverged, or its input "
             "has nan or inf. Nothing was asked of the oracle."
         )
-    if targets.regularise_on is not None and not method.rule.uniform:
+    if targets.regularise_on is not None and not (method.rule.uniform or method.rule.everywhere):
         raise MissingCapability(
             f"regularise_on= needs a rule whose metric is one number; that of {type(method.rule).__name__} varies "
             "by example. Use GradientStep, LineSearch or AdaGradNorm."

@@ -25,6 +25,7 @@ from targetopt.rules import (
     AdaGrad,
     AdaGradNorm,
     Automatic,
+    Bought,
     Bundle,
     GradientStep,
     LineSearch,
@@ -197,6 +198,7 @@ rules.register("polyak", Polyak(), title="SSO-Polyak")
 rules.register("automatic", Automatic(), title="SSO-Automatic")
 rules.register("bundle", Bundle(), title="SSO-Bundle")
 rules.register("majoriser", Majoriser(), title="SSO-Majoriser")
+rules.register("bought", Bought(), title="SSO-Bought")
 rules.register("proximal", Proximal(), title="SSO-Proximal")
 rules.register("memory", Memory(), title="SSO-Memory")
 rules.register("miso", Memory(kind="miso"), title="SSO-MISO")

@@ -282,7 +282,8 @@ class Run:
 
 
 def _usual_inner(rule: Rule | None) -> Inner:
-    return Exact() if rule is not None and rule.everywhere else LBFGS()
+    quadratic = rule is not None and rule.everywhere and rule.uniform
+    return Exact() if quadratic else LBFGS()
 
 
 def _checked_number(name: str, value: Any, *, zero: bool) -> float:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
 from targetopt.losses.spare import Spare
-from targetopt.types import BadArgument
+from targetopt.types import BadArgument, MissingCapability
 
 
 class Scalar(NamedTuple):
@@ -64,6 +64,8 @@ class Loss(ABC):
     majorises: ClassVar[bool] = False
     """Whether `newton_metric` is something larger than the curvature."""
     scalar: ClassVar[Scalar | None] = None
+    by_rows: ClassVar[tuple[str, ...]] = ()
+    """The attributes that hold the labels: tensors with one row for each example (see `tables`)."""
     spare: Spare | None = None
     """Where `evaluate` and `curve` put their results, if that is not fresh memory (see `OnArrays`)."""
 
@@ -91,6 +93,25 @@ class Loss(ABC):
     @abstractmethod
     def rows(self, index: Tensor) -> Self:
         """The same loss on some of the examples (a mini-batch)."""
+
+    def tables(self) -> dict[str, Tensor]:
+        """The labels by name, one row for each example: all that differs between the losses of two batches.
+
+        A loss that declares `by_rows` can be kept and put together from several batches, as `Bought` does.
+        """
+        if not self.by_rows:
+            raise MissingCapability(
+                f"{type(self).__name__} does not say which of its tensors have one row for each example, so its labels "
+                "cannot be kept. Declare by_rows = (the names of these attributes,) in its class."
+            )
+        return {name: getattr(self, name) for name in self.by_rows}
+
+    def with_tables(self, tables: Mapping[str, Tensor]) -> Self:
+        """The same loss with other labels, of as many examples as these have."""
+        other = copy.copy(self)
+        for name, table in tables.items():
+            setattr(other, name, table)
+        return other
 
     def scalar_form(self) -> ScalarForm | None:
         """The loss for compiled loops, or None.
@@ -164,6 +185,8 @@ class Pointwise(Loss):
     has refused targets of another shape.
     """
 
+    by_rows: ClassVar[tuple[str, ...]] = ("y",)
+
     def __init__(self, y: Tensor) -> None:
         self.y = checked_labels(type(self).__name__, y)
 
@@ -177,6 +200,4 @@ class Pointwise(Loss):
         return self.y.to(dtype=z.dtype, device=z.device)
 
     def rows(self, index: Tensor) -> Self:
-        part = copy.copy(self)
-        part.y = self.y[index]
-        return part
+        return self.with_tables({"y": self.y[index]})

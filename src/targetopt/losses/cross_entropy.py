@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import ClassVar, Self
 
 import torch
@@ -30,6 +29,7 @@ class CrossEntropy(Loss):
     """
 
     smoothness = 0.5
+    by_rows: ClassVar[tuple[str, ...]] = ("labels",)
     _TOLERANCE: ClassVar[float] = 1e-4
 
     def __init__(self, labels: Tensor, classes: int | None = None) -> None:
@@ -139,6 +139,4 @@ class CrossEntropy(Loss):
         return logits - logits.mean()
 
     def rows(self, index: Tensor) -> Self:
-        part = copy.copy(self)
-        part.labels = self.labels[index]
-        return part
+        return self.with_tables({"labels": self.labels[index]})

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import copy
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -25,6 +24,8 @@ class GaussianKL(Loss):
         >>> loss.value(torch.ones(1, 2)), loss.smoothness
         (tensor([4.]), 4.0)
     """
+
+    by_rows: ClassVar[tuple[str, ...]] = ("mean",)
 
     def __init__(self, mean: Tensor, covariance: Tensor | float = 1.0) -> None:
         self.mean = checked_labels("GaussianKL", mean)
@@ -79,6 +80,4 @@ class GaussianKL(Loss):
         return weights @ self.mean.to(weights)
 
     def rows(self, index: Tensor) -> Self:
-        part = copy.copy(self)
-        part.mean = self.mean[index]
-        return part
+        return self.with_tables({"mean": self.mean[index]})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Mapping
 from typing import Self
 
 import torch
@@ -66,6 +67,15 @@ class Ridged(Loss):
         return None if bare is None else bare._replace(ridge=bare.ridge + self.mu)
 
     def rows(self, index: Tensor) -> Self:
-        part = copy.copy(self)
-        part.loss = self.loss.rows(index)
-        return part
+        return self._around(self.loss.rows(index))
+
+    def tables(self) -> dict[str, Tensor]:
+        return self.loss.tables()
+
+    def with_tables(self, tables: Mapping[str, Tensor]) -> Self:
+        return self._around(self.loss.with_tables(tables))
+
+    def _around(self, loss: Loss) -> Self:
+        other = copy.copy(self)
+        other.loss = loss
+        return other

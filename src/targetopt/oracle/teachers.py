@@ -8,7 +8,7 @@ elsewhere can be used with them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -98,6 +98,8 @@ class Merged(CrossEntropy):
         tensor([[-0.2000,  0.2000]])
     """
 
+    by_rows: ClassVar[tuple[str, ...]] = ("support", "labels")
+
     def __init__(self, support: Tensor, probabilities: Tensor) -> None:
         checked = TailBucket(support, probabilities)
         self.support = checked.best
@@ -123,6 +125,7 @@ class TailBucket(Loss):
     """
 
     smoothness = 0.5
+    by_rows: ClassVar[tuple[str, ...]] = ("best", "probabilities", "tail")
 
     def __init__(self, best: Tensor, probabilities: Tensor) -> None:
         if best.shape != probabilities.shape or best.ndim != 2:

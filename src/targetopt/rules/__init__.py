@@ -4,6 +4,7 @@ from targetopt.rules.adagrad import AdaGrad
 from targetopt.rules.adagrad_norm import AdaGradNorm
 from targetopt.rules.automatic import Automatic
 from targetopt.rules.base import Proposal, Reconsidered, Rule
+from targetopt.rules.bought import Bought
 from targetopt.rules.bundle import Bundle
 from targetopt.rules.ftrl import FTRL
 from targetopt.rules.gradient_step import GradientStep
@@ -22,6 +23,7 @@ __all__ = [
     "AdaGrad",
     "AdaGradNorm",
     "Automatic",
+    "Bought",
     "Bundle",
     "GradientStep",
     "LineSearch",

@@ -15,6 +15,7 @@ from targetopt.divergence import SquaredEuclidean
 from targetopt.rules.base import Proposal, Rule
 from targetopt.rules.tables import (
     averaged,
+    check_coverage,
     memory_kind,
     on_disk,
     table_on_disk,
@@ -22,11 +23,8 @@ from targetopt.rules.tables import (
 from targetopt.surrogate import Quadratic
 from targetopt.types import (
     BadArgument,
-    BadForward,
-    MissingCapability,
     State,
     TargetPoint,
-    all_finite,
     check_entries,
     is_table,
 )
@@ -190,41 +188,7 @@ class Memory(Rule):
     def check_everything(
         self, z: Tensor, everything: Tensor | None, index: Tensor | None, state: State
     ) -> None:
-        b = z.shape[0]
-        if everything is None:
-            covered = b if index is None else int(torch.unique(index).shape[0])
-            n = b if index is None else int(index.max()) + 1
-            if state:
-                n = max(n, state["gradients"].shape[0])
-            if covered < n:
-                raise MissingCapability(
-                    f"Memory minimises the surrogate of all {n} examples, and this batch has {covered} of them. Pass "
-                    "regularise_on=lambda: model(x_all), the forward of all of them, beside index=. Without it "
-                    "every batch must be the full one."
-                )
-        else:
-            n = everything.shape[0]
-            if index is None and b != n:
-                raise BadArgument(
-                    f"Memory needs index=, the places of the batch's {b} examples among the {n} of regularise_on()"
-                )
-            if index is not None and int(index.max()) >= n:
-                raise BadArgument(
-                    f"index= names row {int(index.max())}; regularise_on() gives the rows 0 … {n - 1}. The index "
-                    "must be the place of each example in what regularise_on() gives."
-                )
-            if not all_finite(everything):
-                raise BadForward(
-                    "regularise_on() returned targets that are not finite: the model has diverged, or its input "
-                    "has nan or inf. Nothing was asked of the oracle."
-                )
-        if state and state["gradients"].shape != (n, *z.shape[1:]):
-            known = state["gradients"]
-            raise BadArgument(
-                f"Memory holds {known.shape[0]} examples with targets of shape {tuple(known.shape[1:])}; now there are "
-                f"{n} of shape {tuple(z.shape[1:])}. The examples must stay the same; use a second optimiser for "
-                "other data."
-            )
+        check_coverage("Memory", z, everything, index, state.get("gradients"), z.shape[1:])
 
     def check_state(self, state: State) -> None:
         check_entries("Memory", state)

@@ -11,7 +11,7 @@ from torch import Tensor
 from targetopt.distributed.world import present
 from targetopt.losses import Loss
 from targetopt.rules.base import Proposal, Rule
-from targetopt.rules.evidence import adapted, agreement, anchored, first_step, same_rows
+from targetopt.rules.parts.evidence import adapted, agreement, anchored, first_step, same_rows
 from targetopt.surrogate import Surrogate
 from targetopt.types import (
     MissingCapability,

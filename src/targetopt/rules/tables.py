@@ -9,7 +9,14 @@ import tempfile
 import torch
 from torch import Tensor
 
-from targetopt.types import BadAnswer, BadArgument, TargetPoint, all_finite
+from targetopt.types import (
+    BadAnswer,
+    BadArgument,
+    BadForward,
+    MissingCapability,
+    TargetPoint,
+    all_finite,
+)
 
 
 def memory_kind(point: TargetPoint) -> str:
@@ -112,3 +119,60 @@ def table_on_disk(table: Tensor, directory: str | os.PathLike[str]) -> Tensor:
     mapped = mapped.reshape(table.shape)
     mapped.copy_(table)
     return mapped
+
+
+def check_coverage(
+    owner: str,
+    z: Tensor,
+    everything: Tensor | None,
+    index: Tensor | None,
+    table: Tensor | None,
+    shape: torch.Size | None = None,
+) -> None:
+    """Refuse what a rule whose surrogate is of all examples cannot place among them.
+
+    Args:
+        owner: the rule.
+        z: the targets of the batch.
+        everything: those of all examples, if they are given.
+        index: the places of the batch among them, if they are given.
+        table: what is remembered, one row for each example; None before the first step.
+        shape: of one row of the table, if it must be that of the targets.
+    """
+    b = z.shape[0]
+    if everything is None:
+        covered = b if index is None else int(torch.unique(index).shape[0])
+        n = b if index is None else int(index.max()) + 1
+        n = n if table is None else max(n, table.shape[0])
+        if covered < n:
+            raise MissingCapability(
+                f"{owner} minimises the surrogate of all {n} examples, and this batch has {covered} of them. Pass "
+                "regularise_on=lambda: model(x_all), the forward of all of them, beside index=. Without it "
+                "every batch must be the full one."
+            )
+    else:
+        n = everything.shape[0]
+        if index is None and b != n:
+            raise BadArgument(
+                f"{owner} needs index=, the places of the batch's {b} examples among the {n} of regularise_on()"
+            )
+        if index is not None and int(index.max()) >= n:
+            raise BadArgument(
+                f"index= names row {int(index.max())}; regularise_on() gives the rows 0 … {n - 1}. The index "
+                "must be the place of each example in what regularise_on() gives."
+            )
+        if not all_finite(everything):
+            raise BadForward(
+                "regularise_on() returned targets that are not finite: the model has diverged, or its input "
+                "has nan or inf. Nothing was asked of the oracle."
+            )
+    if table is None:
+        return
+    fits = table.shape[0] == n and shape in (None, table.shape[1:])
+    if not fits:
+        known = "" if shape is None else f" with targets of shape {tuple(table.shape[1:])}"
+        now = "" if shape is None else f" of shape {tuple(shape)}"
+        raise BadArgument(
+            f"{owner} holds {table.shape[0]} examples{known}; now there are {n}{now}. The examples must stay the same; "
+            "use a second optimiser for other data."
+        )

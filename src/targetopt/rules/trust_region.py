@@ -10,7 +10,7 @@ import torch
 
 from targetopt.divergence import SquaredEuclidean
 from targetopt.rules.base import Proposal, Rule
-from targetopt.rules.evidence import adapted, agreement, first_step, same_rows
+from targetopt.rules.parts.evidence import adapted, agreement, first_step, same_rows
 from targetopt.rules.secant import LowRankQuadratic, Secant, inner
 from targetopt.surrogate import Surrogate
 from targetopt.types import BadArgument, State, TargetPoint, check_entries, is_positive, is_table

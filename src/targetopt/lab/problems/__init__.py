@@ -8,7 +8,7 @@
 torch.Size([3])
 """
 
-from targetopt.lab.problems import imitation, networks, quadratics, supervised, twins
+from targetopt.lab.problems import circuit, imitation, networks, quadratics, supervised, twins
 from targetopt.lab.problems.base import LinearData, Problem
 from targetopt.lab.problems.decisions import problem as decisions
 from targetopt.lab.problems.digits import attacks, teachers
@@ -32,6 +32,7 @@ __all__ = [
     "Reference",
     "attacks",
     "beams",
+    "circuit",
     "decisions",
     "declaration",
     "get",

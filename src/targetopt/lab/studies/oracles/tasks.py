@@ -8,6 +8,12 @@ POOL = Arm("Adam with a pool", {"name": "solution-pool"}, "trick", STEPS, needs=
 BOUGHT = Arm(
     "Adam on everything bought", {"name": "bought"}, "trick", STEPS, needs=frozenset({"revealed"})
 )
+KEPT = Arm(
+    "SSO on everything bought",
+    {"name": "sso-auto", "rule": "bought"},
+    "rule",
+    needs=frozenset({"revealed"}),
+)
 MAJORISER = Arm(
     "SSO with the solver's own bound", {"name": "sso-auto", "rule": "majoriser"}, "rule"
 )
@@ -115,7 +121,7 @@ for sells in ("probabilities", "top-k"):
             {"name": "distillation", "sells": sells},
             calls(4, 4, 10),  # passes over the images; eight batches each, or four in a rehearsal
             batch_size={"smoke": 25, "quick": 50, "full": 100},
-            tricks=(BOUGHT,),
+            tricks=(BOUGHT, KEPT),
         )
     )
 add(
@@ -126,5 +132,14 @@ add(
         {"name": "adversarial-digits"},
         calls(8, 30, 150),
         tricks=(FREE, FAST),
+    )
+)
+add(
+    Task(
+        "circuit",
+        "spin chain, circuit",
+        "the circuit at every field and shift",
+        {"name": "spin-chain"},
+        calls(12, 30, 200),
     )
 )

@@ -1,0 +1,1 @@
+"""What several rules share, and no user types."""
