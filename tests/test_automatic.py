@@ -389,5 +389,11 @@ def test_bad_input(make: object, words: str) -> None:
 
 
 def test_choices_are_ordered_from_the_most_revealed_to_gradients_only() -> None:
-    assert [each.name for each in CHOICES] == ["proximal", "trust-region"]
-    assert CHOICES[-1].rule.needs == {"losses"}  # which every oracle of gradients gives beside them
+    assert [each.name for each in CHOICES] == [
+        "proximal",
+        "trust-region",
+        "gradient-step",
+        "adagrad-norm",
+    ]
+    assert CHOICES[1].rule.needs == {"losses"}
+    assert not CHOICES[-1].rule.needs  # so that there always is one

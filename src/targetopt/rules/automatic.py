@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
+from targetopt.rules.adagrad_norm import AdaGradNorm
 from targetopt.rules.base import Proposal, Rule
+from targetopt.rules.gradient_step import GradientStep
 from targetopt.rules.proximal import Proximal
 from targetopt.rules.secant import Secant
 from targetopt.rules.trust_region import TrustRegion
@@ -19,14 +21,16 @@ class Choice(NamedTuple):
         name: what the saved state calls it.
         rule: the rule.
         why: what the oracle reveals, and why this rule makes the most of it; `opt.explain` says it.
+        given: what must be known besides the rule's needs.
     """
 
     name: str
     rule: Rule
     why: str
+    given: frozenset[str] = frozenset()
 
     def suits(self, point: TargetPoint) -> bool:
-        return all(getattr(point, need) is not None for need in self.rule.needs)
+        return all(getattr(point, need) is not None for need in self.rule.needs | self.given)
 
 
 CHOICES = (
@@ -44,6 +48,19 @@ CHOICES = (
         "shrinks with it, steps that did not pay are taken back, and the metric is learned from past answers about the "
         "same rows.",
     ),
+    Choice(
+        "gradient-step",
+        GradientStep(),
+        "the oracle gives gradients and no losses, as a game or temporal differences do, so nothing tells what a step "
+        "was worth. It says its L, and η is 1/(2L).",
+        frozenset({"smoothness"}),
+    ),
+    Choice(
+        "adagrad-norm",
+        AdaGradNorm(),
+        "the oracle gives gradients and no losses, as a game or temporal differences do, and no L. η is 1 over the "
+        "root of the sum of all squared gradients so far.",
+    ),
 )
 """From the most that an oracle can reveal to the least; docs/choosing.md has the same table.
 
@@ -60,7 +77,9 @@ class Automatic(Rule):
     the oracle reveals         rule                   η
     =========================  =====================  ==============================================
     the loss itself (labels)   `Proximal`             follows the agreement of fresh rows; ∞ on full batches
-    gradients only             `TrustRegion(Secant)`  follows actual over predicted decrease, or the agreement
+    gradients and losses       `TrustRegion(Secant)`  follows actual over predicted decrease, or the agreement
+    gradients and L alone      `GradientStep`         1/(2L)
+    gradients alone            `AdaGradNorm`          1/√(sum of squared gradients)
     =========================  =====================  ==============================================
 
     Nothing needs to be chosen: no L, no step size. `SSO.explain` says what was taken and why. To set the rule by hand,
@@ -86,7 +105,7 @@ class Automatic(Rule):
 
     def propose(self, point: TargetPoint, lr: float | None, decay: float, state: State) -> Proposal:
         suiting = (each for each in CHOICES if each.suits(point))
-        taken = self.choice(state) or next(suiting, CHOICES[-1])  # which refuses what it cannot use
+        taken = self.choice(state) or next(suiting)  # the last one needs nothing
         taken.rule.check(point, lr)
         proposal = taken.rule.propose(point, lr, decay, state.get("kept", {}))
         return proposal._replace(state={"choice": taken.name, "kept": proposal.state})

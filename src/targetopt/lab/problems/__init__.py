@@ -8,7 +8,15 @@
 torch.Size([3])
 """
 
-from targetopt.lab.problems import circuit, imitation, networks, quadratics, supervised, twins
+from targetopt.lab.problems import (
+    circuit,
+    imitation,
+    inequalities,
+    networks,
+    quadratics,
+    supervised,
+    twins,
+)
 from targetopt.lab.problems.base import LinearData, Problem
 from targetopt.lab.problems.decisions import problem as decisions
 from targetopt.lab.problems.digits import attacks, teachers
@@ -37,6 +45,7 @@ __all__ = [
     "declaration",
     "get",
     "imitation",
+    "inequalities",
     "inversion",
     "names",
     "networks",

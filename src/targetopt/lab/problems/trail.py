@@ -73,7 +73,8 @@ class Trail:
     def ask(self, oracle: Oracle, z: Tensor) -> TargetPoint:
         point: TargetPoint = self._timed(oracle.query, z)
         self.oracle_calls += 1
-        self._note(float(point.loss))
+        if point.losses is not None:
+            self._note(float(point.loss))
         value = point.value
         if value is None:
             return point

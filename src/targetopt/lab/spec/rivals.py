@@ -116,7 +116,7 @@ class Lbfgs(MethodSpec):
     def misfit(self, problem: Problem) -> tuple[str, str] | None:
         if self.weight_decay_on(problem) > 0:
             return "weight_decay", f"{self.name!r} has none; {problem.name!r} wants some"
-        return None
+        return _without_losses(self.name, problem)
 
     def trainer(
         self, problem: Problem, model: nn.Module, total_steps: int, batch_size: BatchSize
@@ -234,4 +234,11 @@ class SlsByQuestions(Sls):
     steps_by = QuestioningSlsTrainer
 
     def misfit(self, problem: Problem) -> tuple[str, str] | None:
+        return _without_losses(self.name, problem)
+
+
+def _without_losses(name: str, problem: Problem) -> tuple[str, str] | None:
+    if "losses" in problem.reveals:
         return None
+    why = f"{name!r} searches by losses, and the oracle of {problem.name!r} gives none"
+    return "name", f"{why}. Use 'sgd', 'adam' or 'sso'"

@@ -117,7 +117,7 @@ class BaselineTrainer:
         point = self.problem.oracle(rows).query(z.detach())
         self.counts += Counts(oracle_calls=1, forward_calls=1, backward_calls=1)
         linear = point.gradients * (z - z.detach())  # zero, with the oracle's gradient
-        losses = torch.zeros_like(z[:, 0]) if point.losses is None else point.losses
+        losses = z.new_zeros(len(z)) if point.losses is None else point.losses
         return losses + linear.reshape(len(z), -1).sum(dim=1)
 
     def state_dict(self) -> dict[str, Any]:
