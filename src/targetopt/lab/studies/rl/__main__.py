@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 from pathlib import Path
 
 from targetopt.files import write_atomically
@@ -12,14 +12,14 @@ from targetopt.lab.studies.rl.arms import ARMS, SEEDS, STEPS
 from targetopt.lab.studies.rl.runs import run
 
 
-def main(directory: str) -> None:
+def main(directory: Path) -> None:
     """Seeds in the outer loop, so that a study that is stopped has as many of every arm."""
     stamp = {"commit": commit(), "versions": versions(), "machine": machine()}
     for questions in (("agreement",), ("surrogate", "inner steps")):
         for seed in SEEDS:
             for env in STEPS:
                 for arm in (each for each in ARMS if each.question in questions):
-                    path = Path(directory) / f"{arm.name}_{env}_{seed}.json"
+                    path = directory / f"{arm.name}_{env}_{seed}.json"
                     if path.exists():
                         continue
                     print(f"{arm.name} in {env}, seed {seed}", flush=True)
@@ -28,4 +28,9 @@ def main(directory: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    options = argparse.ArgumentParser(
+        prog="python -m targetopt.lab.studies.rl",
+        description="Do the runs that docs/rl-study.md registers. The same command again goes on where it was stopped.",
+    )
+    options.add_argument("directory", type=Path, help="where the runs go, one JSON file each")
+    main(options.parse_args().directory)
