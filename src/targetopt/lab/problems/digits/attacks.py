@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from targetopt.lab.problems.base import Problem, as_rows, seeded
-from targetopt.lab.problems.digits.images import Digits, digits, network
+from targetopt.lab.problems.digits.images import Digits, Images, digits, network
 from targetopt.lab.problems.registry import register
 from targetopt.losses import CrossEntropy
 from targetopt.types import BadArgument, Forward, positive_int
@@ -38,7 +38,7 @@ class RobustDigits(Problem):
     answers_tell = False
 
     def __init__(self, data: Digits, epsilon: float, steps: int, width: int) -> None:
-        self.label = f"adversarial digits, ε = {epsilon:g}"
+        self.label = f"adversarial digits, {data.pixels} pixels, ε = {epsilon:g}"
         self.data = data
         self.epsilon = epsilon
         self.steps = steps
@@ -55,7 +55,7 @@ class RobustDigits(Problem):
         return super().reveals | {"attack"}
 
     def model(self, seed: int) -> nn.Module:
-        return seeded(seed, lambda: network(self.width))
+        return seeded(seed, lambda: network(self.data.pixels, self.width))
 
     def forward(self, model: nn.Module, index: ArrayLike | Tensor | None = None) -> Forward:
         rows = slice(None) if index is None else as_rows(index)
@@ -104,12 +104,17 @@ class RobustDigits(Problem):
     "adversarial-digits", "adversarial training on handwritten digits; the oracle is a PGD attack"
 )
 def adversarial_digits(
-    size: Size = "quick", epsilon: float = 0.1, steps: int = 10, seed: int = 0
+    size: Size = "quick",
+    epsilon: float = 0.1,
+    steps: int = 10,
+    images: Images = "digits",
+    seed: int = 0,
 ) -> RobustDigits:
     positive_int("steps", steps)
     if not 0 < epsilon < 1:
         raise BadArgument(f"epsilon={epsilon!r} must lie between 0 and 1, the range of a pixel")
-    n, held_out, width = {"smoke": (60, 60, 16), "quick": (300, 200, 32), "full": (1200, 500, 64)}[
-        size
-    ]
-    return RobustDigits(digits(n, held_out, seed), epsilon, steps, width)
+    sizes = {"smoke": (60, 60, 16), "quick": (300, 200, 32), "full": (1200, 500, 64)}
+    n, held_out, width = sizes[size]
+    if images == "mnist" and size == "full":
+        n, held_out = 4000, 1000
+    return RobustDigits(digits(n, held_out, seed, images), epsilon, steps, width)

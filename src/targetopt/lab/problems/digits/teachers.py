@@ -66,7 +66,7 @@ class Distillation(Problem):
         return len(self.taught)
 
     def model(self, seed: int) -> nn.Module:
-        return seeded(seed, lambda: network(self.width))
+        return seeded(seed, lambda: network(self.data.pixels, self.width))
 
     def forward(self, model: nn.Module, index: ArrayLike | Tensor | None = None) -> Forward:
         images = self.data.images if index is None else self.data.images[as_rows(index)]

@@ -153,7 +153,7 @@ def run(
         except ModuleNotFoundError as error:
             tell(
                 f"{task.name} is left out: it needs the package {error.name!r} "
-                "(pip install 'targetopt[decisions]')."
+                "(pip install 'targetopt[decisions,images]')."
             )
     if not entries:
         raise BadArgument(

@@ -124,16 +124,20 @@ for sells in ("probabilities", "top-k"):
             tricks=(BOUGHT, KEPT),
         )
     )
-add(
-    Task(
-        "attack",
-        "adversarial digits",
-        "a PGD attack on all images",
-        {"name": "adversarial-digits"},
-        calls(8, 30, 150),
-        tricks=(FREE, FAST),
+for name, title, images in (
+    ("attack", "adversarial digits", "digits"),
+    ("attack-mnist", "adversarial MNIST", "mnist"),
+):
+    add(
+        Task(
+            name,
+            title,
+            "a PGD attack on all images",
+            {"name": "adversarial-digits", "images": images},
+            calls(8, 30, 150),
+            tricks=(FREE, FAST),
+        )
     )
-)
 add(
     Task(
         "circuit",
