@@ -423,6 +423,7 @@ def test_linear_forward_in_sso_equals_fit_when_solved_in_coordinates():
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
+        ({"loss": "logistic"}, BadArgument, "pass the class itself"),
         ({"y": np.r_[np.nan, np.ones(59)]}, BadArgument, "finite"),
         ({"y": np.r_[0.0, np.ones(59)]}, BadArgument, "\\+1 or −1"),
         ({"y": np.ones(59)}, BadArgument, "one label per row"),

@@ -97,6 +97,10 @@ class Run:
             self.design = self.design.with_bias()
         self.design.runs.add(self)
         self.n = self.design.shape[0]
+        if not callable(loss):
+            raise BadArgument(
+                f"loss={loss!r} must make a loss from labels, as to.losses.Logistic does; pass the class itself"
+            )
         self.loss = loss(torch.as_tensor(self._checked_labels(y)))
         self.weight_decay = _checked_number("weight_decay", weight_decay, zero=True)
         if lr is not None:
