@@ -36,14 +36,27 @@ def extended(values: Sequence[Any], extend: int) -> tuple[list[Any], range]:
     return whole, range(extend, extend + len(values))
 
 
+def beyond(values: Sequence[float], best: float, digits: int = 6) -> float | None:
+    """The value that follows where the best lies at an end of a rising list; None if it lies inside.
+
+    >>> beyond([0.1, 1.0, 10.0], 10.0), beyond([0.1, 1.0, 10.0], 0.1), beyond([0.1, 1.0, 10.0], 1.0)
+    (100.0, 0.01, None)
+    """
+    if best == values[-1]:
+        return _short(best * (values[-1] / values[-2]), digits)
+    if best == values[0]:
+        return _short(best / (values[1] / values[0]), digits)
+    return None
+
+
 def _number(value: Any) -> float | None:
     if isinstance(value, str):
         return theory_factor(value) if value.startswith("theory") else None
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def _short(value: float) -> float:
-    return float(f"{value:.6g}")
+def _short(value: float, digits: int = 6) -> float:
+    return float(f"{value:.{digits}g}")
 
 
 def _by_theory(factor: float) -> str:

@@ -20,6 +20,7 @@ import numpy as np
 from targetopt.inner import Armijo
 from targetopt.lab import problems
 from targetopt.lab.problems.linear import LinearProblem
+from targetopt.lab.spec.lists import beyond
 from targetopt.lab.store import provenance
 from targetopt.lab.store.files import write_whole
 from targetopt.linear import Batches, Run
@@ -193,16 +194,17 @@ class Bench:
 
     def _tuned(self, arm: Arm, batch: int, m: int) -> tuple[float, dict[str, float]]:
         """The best of a list that grows until its best lies inside, on a seed that is not shown."""
-        values, factor = list(arm.grid), arm.grid[1] / arm.grid[0]
+        values = list(arm.grid)
         found: dict[float, float] = {}
         while True:
             for value in values:
                 if value not in found:
                     found[value] = self.gap(arm, batch, m, value, TUNING_SEED)
             best = min(values, key=lambda value: found[value])
-            if len(values) >= len(arm.grid) + 6 or best not in (values[0], values[-1]):
+            further = beyond(values, best)
+            if len(values) >= len(arm.grid) + 6 or further is None:
                 return best, {f"{value:.3g}": found[value] for value in values}
-            values = [best / factor, *values] if best == values[0] else [*values, best * factor]
+            values = sorted([*values, further])
 
 
 def run(folder: Path, *, names: Sequence[str] = (), tell: Callable[[str], None] = print) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from targetopt.lab.spec.lists import beyond
 from targetopt.lab.studies.oracles.arms import Arm, Tune, short
 from targetopt.lab.studies.oracles.measures import Course, levels, score
 
@@ -56,10 +57,9 @@ class Search:
     def go_on(self) -> None:
         """Extend the list beyond a best value at its edge; refine a coarse one inside; or settle."""
         best, factor = self.best, self.tune.factor
-        if best == self.values[0] and best / factor >= self.tune.least:
-            self.values = [short(best / factor), *self.values]
-        elif best == self.values[-1] and best * factor <= self.tune.most:
-            self.values = [*self.values, short(best * factor)]
+        further = beyond(self.values, best, digits=3)
+        if further is not None and self.tune.least <= further <= self.tune.most:
+            self.values = sorted([*self.values, further])
         elif factor > 4.0 and not self.refined:
             self.refined = True
             between = {short(best / factor**0.5), short(best * factor**0.5)}
