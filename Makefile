@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help setup demo test test-slow lint bench docs notebooks package clean
 
 help:
-	@echo "make demo       compare SSO and its rivals on embedded data; writes a report"
+	@echo "make demo       where SSO wins and where it does not, in a minute; writes a report"
 	@echo "make test       run the tests and doctests (PYTEST_ARGS=... adds options)"
 	@echo "make test-slow  run the long tests, which make test leaves out"
 	@echo "make docs       build the site into docs/_build/html, warnings as errors"

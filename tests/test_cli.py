@@ -154,17 +154,19 @@ def test_the_demo_ends_with_a_table_and_a_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = demo.experiment(seeds=1)
-    assert {entry["name"] for entry in whole.problems} == {"breast_cancer", "mlp-digits"}
+    assert {entry["name"] for entry in whole.problems} == {"mbb-beam", "breast_cancer"}
     expand(whole)  # nothing in it is impossible
     small = whole.model_copy(
-        update={"problems": [{"name": "breast_cancer", "batch_size": 300, "epochs": 1}]}
+        update={"problems": [{"name": "breast_cancer", "batch_size": 16, "epochs": 1}]}
     )
     monkeypatch.setattr(demo, "experiment", lambda seeds: small)
     output = invoke("demo", "--out", tmp_path / "demo", "--seeds", "1", "--jobs", "1")
     assert output.startswith("Starting the worker processes")  # something is said at once
-    assert re.search(r"SSO-Newton m=20 +[▁-█]{32}", output), output  # drawn as runs end
+    assert all(sentence.split(".")[0] in " ".join(output.split()) for sentence in demo.OPENING)
+    assert re.search(r"Adam tuned +[▁-█]{32}", output), output  # drawn as runs end
     [words] = re.findall(
-        r"On breast cancer .*? needed \d+ oracle calls to reach a loss of .*?\.\n", output
+        r"On breast cancer .*?, Adam tuned needed \d+ oracle calls to reach a loss of .*?\.\n",
+        output,
     )
     assert words.strip() in (tmp_path / "demo" / "report.html").read_text("utf-8")
     assert "TARGETOPT_KERNELS" not in os.environ

@@ -75,6 +75,21 @@ def test_whoever_never_gets_there_is_counted() -> None:
     assert "which none of its rivals reached (1 of 3 methods did not get there)." in words
 
 
+def test_where_sso_is_behind_it_is_called_by_its_name() -> None:
+    behind, lost = (
+        results(
+            made("Adam", [4, 1, 1, 1], inner=1),
+            made("SGD", [4, 3, 1, 1], inner=1, lr=3),
+            made("SSO", losses, inner=5),
+        )
+        for losses in ([4, 4, 4, 1], [4, 4, 4, 4])
+    )
+    assert "Adam needed 1 oracle calls to reach a loss of 1, and SSO needed 3." in " ".join(
+        answer.sentences(behind)
+    )
+    assert "which no form of SSO reached (1 of 3" in answer.sentences(lost)[0]
+
+
 def test_many_panels_are_counted_instead_of_listed() -> None:
     runs = [
         made(name, losses, inner, problem=problem)

@@ -40,7 +40,7 @@ def demo(
     jobs: Jobs = None,
     seeds: Annotated[int, typer.Option(min=1, help="Random seeds per method.")] = 3,
 ) -> None:
-    """Compare SSO with its rivals on embedded data, and write a report.
+    """Compare SSO with its rivals where it wins and where it does not, and write a report.
 
     Half a minute on two cores; needs no network. Interrupted, it goes on where it was.
 
@@ -57,6 +57,8 @@ def demo(
         from targetopt.lab.run.runner import run as run_experiment
         from targetopt.lab.studies import demo as demonstration
 
+        for sentence in demonstration.OPENING:
+            announce(sentence)
         experiment = demonstration.experiment(seeds)
         with demonstration.nothing_compiled():
             summary = run_experiment(

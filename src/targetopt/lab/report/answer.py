@@ -87,19 +87,23 @@ def _comparison(results: Results, panel: Panel, rows: list[Spent], metric: str) 
     label = _labels(results)
     goal = level(panel, metric)
     best = rows[0]
-    others = [each for each in rows[1:] if _is_sso(results, each) != _is_sso(results, best)]
+    by_sso = _is_sso(results, best)
+    others = [each for each in rows[1:] if _is_sso(results, each) != by_sso]
     second = (others or rows[1:])[:1]
     text = (
         f"On {panel.title}, {label[best.method]} needed {best.calls:,.0f} oracle calls to reach a "
         f"{metric.replace('_', ' ')} of {goal:.3g}"
     )
     for each in second:
+        name = label[each.method]
         if not np.isfinite(each.calls):
-            text += ", which none of its rivals reached" if others else ""
-        elif others:
-            text += f", and the best of its rivals, {label[each.method]}, needed {each.calls:,.0f}"
+            whom = "none of its rivals" if by_sso else "no form of SSO"
+            text += f", which {whom} reached" if others else ""
+        elif others and (by_sso or len(others) > 1):
+            kind = "the best of its rivals" if by_sso else "the best form of SSO"
+            text += f", and {kind}, {name}, needed {each.calls:,.0f}"
         else:
-            text += f", and {label[each.method]} needed {each.calls:,.0f}"
+            text += f", and {name} needed {each.calls:,.0f}"
     missed = sum(not np.isfinite(each.calls) for each in rows)
     if missed:
         text += f" ({missed} of {len(rows)} methods did not get there)"

@@ -33,21 +33,27 @@ TITLES = {
 
 
 def draw(
-    directory: Path, figure: str, tell: Callable[[str], None] = lambda text: None
+    directory: Path,
+    figure: str,
+    tell: Callable[[str], None] = lambda text: None,
+    *,
+    further: bool = True,
 ) -> list[Picture]:
-    """Write the pictures of an imitation figure to ``directory/figures``; ``tell`` is told of long work."""
+    """Write the pictures of an imitation figure to ``directory/figures``; ``tell`` is told of long work.
+
+    Without ``further`` those of the figure's own methods alone, which are the paper's.
+    """
     results = gather(directory)
+    titles = [title for title in results.figures if further or title == MAIN]
     folder = directory / "figures"
     folder.mkdir(exist_ok=True)
     if figure == "fig3-runtime":
-        return [
-            picture for title in results.figures for picture in _runtimes(results, folder, title)
-        ]
+        return [picture for title in titles for picture in _runtimes(results, folder, title)]
     references = References(directory)
     references.complete(tell)
     return [
         _curves(results, folder, metrics, title, references)
-        for title in results.figures
+        for title in titles
         for metrics in (("loss", "held_out_loss"), ("mean_return",))
     ]
 

@@ -67,7 +67,8 @@ def reproduce(
         out: the directory of all figures.
         scale: ``"smoke"``, ``"quick"`` or ``"paper"``.
         jobs, executor, display: as in :func:`targetopt.lab.run`.
-        draw: whether reports come with their figures for print, which take most of the time once runs are done.
+        draw: whether reports come with all their figures for print, which take most of the time once runs are
+            done; without them, imitation has those that the paper shows.
         tell: told in sentences what is going on.
     """
     plans = assign(wanted, out, scale, tell)
@@ -89,8 +90,9 @@ def reproduce(
         tell(f"{name}: judging its claims, drawing, writing its report …")
         judged = claims.judge_figure(out, name)
         verdicts.write(directory, judged)
-        further = oil_pictures.draw(directory, name, tell) if name in oil_claims.CLAIMS else []
-        report.write(directory, further=further, figures=draw)
+        own = name in oil_claims.CLAIMS
+        pictures = oil_pictures.draw(directory, name, tell, further=draw) if own else []
+        report.write(directory, further=pictures, figures=draw)
         found.append(Reproduction(name, directory, summary, judged))
     if not any(summary.interrupted for summary in summaries):
         found += [_theory(name, out, scale, tell) for name in wanted if name in THEORY]
