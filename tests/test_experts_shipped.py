@@ -18,8 +18,9 @@ from targetopt.imitation.experts.recipes import default_steps, recipe_for, setti
 from targetopt.lab.cli.main import make
 
 PROMISED = {"Hopper-v5": 3000.0, "Walker2d-v5": 4000.0, "HalfCheetah-v5": 4500.0}
+PROMISED |= {"CartPole-v1": 500.0, "Catch-v0": 10.0}  # the most that there is
 EXPERTS = [(name, family) for name in ("Hopper-v5", "Walker2d-v5") for family in ("sac", "ppo")]
-EXPERTS += [("HalfCheetah-v5", "sac")]
+EXPERTS += [("HalfCheetah-v5", "sac"), ("CartPole-v1", "ppo"), ("Catch-v0", "ppo")]
 
 
 def invoke(*words: str, code: int = 0) -> str:
@@ -47,7 +48,7 @@ def test_the_card_says_what_the_file_says(environment: str, family: str) -> None
     assert f"{report['mean_return']:.0f} ± {report['std_return']:.0f}" in page
 
     # today's command would train it with the same settings, for as long
-    recipe = recipe_for(family)
+    recipe = recipe_for(family, environment)
     assert json.loads(json.dumps(settings(recipe))) == expert.card["settings"]
     steps = default_steps(recipe.family, environment)
     assert f"--steps {steps} " in expert.card["command"]
@@ -63,8 +64,8 @@ def test_the_first_episodes_of_the_report(environment: str, family: str) -> None
     report = expert.card["report"]
     again = evaluate(expert, environment, episodes=2, seed=REPORT.seed)
     # other processors round otherwise, and a gait magnifies it: no more than the episodes differ
-    assert (again.returns > report["min_return"] - 3 * report["std_return"]).all()
-    assert (again.returns < report["max_return"] + 3 * report["std_return"]).all()
+    assert (again.returns >= report["min_return"] - 3 * report["std_return"]).all()
+    assert (again.returns <= report["max_return"] + 3 * report["std_return"]).all()
 
 
 @pytest.mark.slow
@@ -137,7 +138,7 @@ def test_evaluate_says_mean_deviation_and_lengths(tmp_path: Path) -> None:
 
 
 def test_evaluate_errors(tmp_path: Path) -> None:
-    assert "there are HalfCheetah-v5-sac, Hopper-v5-ppo" in invoke(
+    assert "there are CartPole-v1-ppo, Catch-v0-ppo, HalfCheetah-v5-sac" in invoke(
         "expert", "evaluate", "Ant-v5", code=1
     )
     absent = tmp_path / "no.safetensors"

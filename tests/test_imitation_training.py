@@ -28,6 +28,7 @@ def run(env: Any = PointMass, expert: Any = spring, **options: Any) -> im.Result
     defaults: dict[str, Any] = {
         "rounds": 6, "states_per_round": 60, "copies": 3, "evaluate_every": 2, "evaluation_episodes": 3,
         "progress": False, "learner": "linear", "inner": None if "optimizer" in options else to.Exact(),
+        "behaviour": "online", "data": "round",
     }  # fmt: skip
     return im.train(env, expert, **(defaults | options))
 
@@ -54,10 +55,14 @@ def test_a_linear_learner_with_exact_steps_becomes_its_linear_expert() -> None:
 
 
 def test_half_a_target_step_halves_the_distance_to_a_linear_expert() -> None:
-    """lr=None is 1/(2L) = ½, and with exact inner solves z moves by ½ of the way on the batch."""
+    """GradientStep alone is 1/(2L) = ½, and with exact inner solves z moves by ½ of the way on the batch."""
     seen: list[im.Round] = []
     result = run(
-        behaviour="cloning", expert=lambda s: 0.3 * s[:, :1], callback=seen.append, rounds=4
+        behaviour="cloning",
+        expert=lambda s: 0.3 * s[:, :1],
+        rule=to.GradientStep(),
+        callback=seen.append,
+        rounds=4,
     )
     weight = result.policy.layers[0].weight.detach().numpy()
     begin = im.GaussianPolicy(2, 1, mean="linear").layers[0].weight.detach().numpy()
@@ -258,7 +263,7 @@ def test_checkpoints_of_other_runs_are_refused(tmp_path: Path) -> None:
     content = file.read_bytes()
     for options, message in [
         ({"seed": 3}, "seed: 0 there, 3 here"),
-        ({"lr": 0.1}, "update lr: None there, 0.1 here"),
+        ({"lr": 0.1}, "update lr: 1.0 there, 0.1 here"),
         ({"behaviour": "cloning"}, "behaviour"),
         ({"behaviour": im.Mixture(im.Geometric(0.3))}, r"behaviour.*Geometric\(decay=0.3\)"),
         ({"schedule": to.schedules.inverse_sqrt()}, "InverseSqrt"),
@@ -406,3 +411,65 @@ def test_stable_baselines_models_keep_their_actions(kind: str, tmp_path: Path) -
         im.from_stable_baselines3(3)
     with pytest.raises(BadArgument, match="normalizer=int must be the VecNormalize"):
         im.from_stable_baselines3(model, 3)
+
+
+def test_nothing_chosen_is_dagger_on_all_states_by_small_updates() -> None:
+    """The expert drives the first round, then the learner with little noise; every round learns from all so far."""
+    drives: list[float] = []
+    result = im.train(
+        PointMass,
+        spring,
+        rounds=3,
+        states_per_round=60,
+        copies=3,
+        evaluate_every=0,
+        progress=False,
+        callback=lambda latest: drives.append(latest.beta),
+    )
+    assert drives == [1.0, 0.0, 0.0]
+    assert [r.states for r in result.history] == [60, 120, 180]
+    assert [r.inner_steps for r in result.history] == [200, 200, 200]  # 20 updates of 10 Adam steps
+    settings = result.policy.provenance["settings"]
+    assert settings["update"]["lr"] == 1.0
+    assert "GradientStep" in settings["update"]["rule"]
+    assert settings["data"] == "Replay(n='all', batch=250, updates=20)"
+
+
+def test_a_linear_mean_is_solved_for_on_all_states() -> None:
+    """With nothing chosen it is its expert after the first round."""
+    expert = lambda s: 0.2 - 0.3 * s[:, :1]  # noqa: E731
+    options: dict[str, Any] = {"learner": "linear", "rounds": 1, "states_per_round": 60}
+    result = im.train(PointMass, expert, copies=3, evaluate_every=0, progress=False, **options)
+    np.testing.assert_allclose(result.policy.layers[0].weight.detach(), [[-0.3, 0.0]], atol=1e-9)
+    assert result.history[-1].inner_steps == 1
+
+
+@pytest.mark.parametrize(
+    ("policy", "objective", "step"),
+    [
+        (im.GaussianPolicy(2, 2, std=[0.5, 2.0]), "kl", 0.25),
+        (im.GaussianPolicy(2, 2, std=[0.5, 2.0]), "mean-squared", 1.0),
+        (im.GaussianPolicy(2, 2), "reverse-kl", None),
+        (im.GaussianPolicy(2, 2, std="learned"), "kl", None),
+        (im.ChoicePolicy(2, 3), "kl", 2.0),
+        (im.ChoicePolicy(2, 3), "reverse-kl", None),
+    ],
+)
+def test_the_step_by_default_is_one_over_smoothness(
+    policy: im.Policy, objective: Any, step: float | None
+) -> None:
+    policy.train_by(objective)
+    assert policy.natural_step == step
+    if step is not None:
+        labels = np.zeros((4, policy.action_size))
+        assert policy.loss(labels).smoothness == pytest.approx(1.0 / step)
+
+
+def test_little_noise_is_a_tenth_of_half_the_box() -> None:
+    policy = im.GaussianPolicy(1, 2, low=[-2.0, -np.inf], high=[2.0, np.inf], std=0.5)
+    np.testing.assert_allclose(policy.little_noise, [0.2, 0.05])
+    policy.layers[-1].weight.data.zero_()
+    policy.layers[-1].bias.data.zero_()
+    behaviour = im.Mixture(0.0, learner_noise="little").at(1, policy, spring)
+    drawn = behaviour(np.zeros((20_000, 1)), np.random.default_rng(0))
+    np.testing.assert_allclose(drawn.std(axis=0), [0.2, 0.05], rtol=0.03)

@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 import targetopt as to
@@ -53,7 +54,8 @@ def test_staggered_copies_begin_apart_and_end_their_burn_in_together() -> None:
 
 def trained(env: Any, expert: Any = spring, **options: Any) -> im.Result:
     settings: dict[str, Any] = {
-        "rounds": 4, "states_per_round": 60, "evaluate_every": 2, "evaluation_episodes": 3, "progress": False
+        "rounds": 4, "states_per_round": 60, "evaluate_every": 2, "evaluation_episodes": 3, "progress": False,
+        "behaviour": "online", "data": "round",
     }  # fmt: skip
     return im.train(env, expert, **(settings | options))
 
@@ -133,3 +135,33 @@ def test_a_failing_step_names_its_cause_and_the_run_goes_on() -> None:
         gatherer.gather(400, wander, spring)
     assert len(gatherer.gather(400, wander, spring).states) == 400
     gatherer.close()
+
+
+class Recurrent(torch.nn.Module):
+    """A network of sequences, the oldest observation first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            self.memory = torch.nn.GRU(2, 8, batch_first=True)
+            self.last = torch.nn.Linear(8, 1)
+
+    def forward(self, sequences: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.last(self.memory(sequences)[0][:, -1])
+        return out
+
+
+def test_sequences_are_stacked_observations_and_go_on_bitwise(tmp_path: Path) -> None:
+    """By a recurrent network of the user's, and in one row by default."""
+    stacked = lambda: gymnasium.wrappers.FrameStackObservation(PointMass(), 3)  # noqa: E731
+    latest = lambda sequences: spring(sequences[:, -1])  # noqa: E731
+    options: dict[str, Any] = {"copies": 3, "data": None, "behaviour": None}
+    whole = trained(stacked, latest, learner=Recurrent(), **options)
+    path = tmp_path / "run.pt"
+    trained(stacked, latest, learner=Recurrent(), rounds=2, checkpoint=path, **options)
+    same(whole, trained(stacked, latest, learner=Recurrent(), checkpoint=path, **options))
+    assert whole.history[-1].held_out_loss < 0.5 * whole.history[0].loss
+    plain = trained(stacked, latest, rounds=1, evaluate_every=0, **options)
+    assert plain.policy.description["mean"] == "mlp"
+    assert plain.policy.observation_size == 6

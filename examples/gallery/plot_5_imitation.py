@@ -24,6 +24,8 @@ settings = {
     "env": "Hopper-v5",
     "expert": "ppo",
     "std": 0.2,
+    "behaviour": "online",  # the paper's way: the learner drives, and
+    "data": "round",  # the states of a round are forgotten after it
     "rounds": 8,
     "states_per_round": 250,
     "held_out": 300,

@@ -14,6 +14,7 @@ from targetopt.imitation.measuring.film import Film, film
 from targetopt.imitation.measuring.measure import Measurement, mean_loss
 from targetopt.imitation.measuring.reachable import best_loss
 from targetopt.imitation.needs import MissingPackage
+from targetopt.imitation.person import AwaitingAnswers, Person
 from targetopt.imitation.policies.base import Behaviour, Policy
 from targetopt.imitation.policies.choices import ChoicePolicy
 from targetopt.imitation.policies.files import load_policy
@@ -22,7 +23,7 @@ from targetopt.imitation.policies.policy import GaussianPolicy
 from targetopt.imitation.prices import Prices
 from targetopt.imitation.result import Result, Round
 from targetopt.imitation.rounds import Training
-from targetopt.imitation.simulation.behaviour import Geometric, Mixture, mixture, noisy
+from targetopt.imitation.simulation.behaviour import First, Geometric, Mixture, mixture, noisy
 from targetopt.imitation.simulation.environment import Environment, EnvironmentFailed
 from targetopt.imitation.simulation.gather import Batch, Gatherer, make_gatherer
 from targetopt.imitation.simulation.over_ray import OverRay
@@ -31,6 +32,7 @@ from targetopt.imitation.teacher import Teacher, labelled
 from targetopt.imitation.training import train
 
 __all__ = [
+    "AwaitingAnswers",
     "Batch",
     "Behaviour",
     "ChoicePolicy",
@@ -39,6 +41,7 @@ __all__ = [
     "Evaluation",
     "Expert",
     "Film",
+    "First",
     "Gatherer",
     "GaussianPolicy",
     "Geometric",
@@ -48,6 +51,7 @@ __all__ = [
     "Network",
     "NetworkExpert",
     "OverRay",
+    "Person",
     "Policy",
     "Prices",
     "Replay",

@@ -84,6 +84,15 @@ class Teacher:
         finally:
             self.purpose = usual
 
+    @property
+    def wants_frames(self) -> bool:
+        """Whether the expert is to be shown pictures of the simulator: a `Person` is."""
+        return bool(getattr(self.expert, "wants_frames", False))
+
+    def see(self, states: Array, frames: list[Any]) -> None:
+        """Show the expert pictures of states that it may be asked about."""
+        self.expert.see(self.environment.observations.unrolled(states), frames)  # type: ignore[attr-defined]
+
     def forget(self) -> None:
         """Forget the answers, not their number: their states will not come again."""
         self._known.clear()

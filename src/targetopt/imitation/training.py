@@ -15,6 +15,7 @@ from targetopt.imitation import checkpoint as checkpoints
 from targetopt.imitation.data import Replay, replay
 from targetopt.imitation.expert import FAMILIES, Expert, load_expert
 from targetopt.imitation.measuring.measure import Measurement
+from targetopt.imitation.person import AwaitingAnswers
 from targetopt.imitation.policies.base import LossName, Policy
 from targetopt.imitation.policies.policy import GaussianPolicy, Std, made_for
 from targetopt.imitation.prices import FREE, Prices
@@ -24,6 +25,7 @@ from targetopt.imitation.rounds import Training
 from targetopt.imitation.simulation.behaviour import Mixture, mixture
 from targetopt.imitation.simulation.environment import Environment, EnvironmentFailed, EnvLike
 from targetopt.imitation.simulation.gather import Gatherer, make_gatherer
+from targetopt.imitation.simulation.observations import PICTURE
 from targetopt.imitation.simulation.over_ray import OverRay
 from targetopt.imitation.teacher import Teacher
 from targetopt.imitation.update import (
@@ -31,6 +33,8 @@ from targetopt.imitation.update import (
     SsoUpdate,
     TorchUpdate,
     Update,
+    default_data,
+    default_inner,
 )
 from targetopt.inner import Inner
 from targetopt.rules import Rule
@@ -45,8 +49,8 @@ def train(
     learner: Literal["mlp", "linear", "cnn"] | nn.Module | None = None,
     std: Std | None = None,
     loss: LossName = "kl",
-    behaviour: Literal["online", "cloning", "dagger"] | Mixture = "online",
-    data: Literal["round", "all"] | Replay = "round",
+    behaviour: Literal["handover", "online", "cloning", "dagger"] | Mixture | None = None,
+    data: Literal["round", "all"] | Replay | None = None,
     lr: float | None = None,
     rule: Rule | None = None,
     inner: Inner | None = None,
@@ -67,11 +71,12 @@ def train(
     progress: bool = True,
     callback: Callable[[Round], None] | None = None,
 ) -> Result:
-    """Imitate an expert: gather states, let the expert label them, take one step, and again.
+    """Imitate an expert: gather states, let the expert label them, learn from all that was labelled, and again.
 
     Each round is one oracle call. The loss of a state is KL(N(μ_e, std²) ‖ N(μ_θ, std²)) =
     ½‖(μ_θ − μ_e)/std‖², so at std 1 its smoothness is L = 1: ``lr=1`` (1/L) makes the surrogate
-    the batch loss itself. ``lr=None`` leaves η to `Proximal`, since the expert's answer reveals the loss.
+    the batch loss itself. The defaults aim at a policy that is as good as the expert: they are DAgger. The paper's
+    experiments are ``behaviour="online", data="round"``.
 
     Args:
         env: a Gymnasium id, an environment, or a function that makes one. Actions are a box of numbers, a choice or
@@ -87,14 +92,17 @@ def train(
             what is learned. A `GaussianPolicy` has its own.
         loss: ``"kl"``, KL(π_e ‖ π); ``"reverse-kl"``, KL(π ‖ π_e); ``"cross-entropy"``, −log π of the expert's action;
             or ``"mean-squared"``. With an expert that answers with actions alone, see `GaussianPolicy.loss`.
-        behaviour: who drives: ``"online"`` (the learner), ``"cloning"`` (the expert), ``"dagger"``
-            (from the one to the other), or a `Mixture`.
-        data: what each step learns from: the states of its ``"round"``, as in the paper; ``"all"`` states so far,
-            which with ``behaviour="dagger"`` is DAgger; or the latest ones, ``Replay(n)``. Old states keep their
-            labels: the expert is not asked again.
-        lr: η, the step in target space.
-        rule: of `SSO`; `GradientStep` if ``lr`` is given, else what fits the answers (`Automatic`).
-        inner: of `SSO`; by default 100 steps of Adam for a network, `Exact` for a linear mean.
+        behaviour: who drives: ``"handover"`` (the expert in the first round, then the learner with little noise; the
+            default), ``"online"`` (the learner, which draws from its distribution), ``"cloning"`` (the expert),
+            ``"dagger"`` (from the one to the other), or a `Mixture`. With a `Person` the learner drives.
+        data: what is learned from: the states of the ``"round"``, as in the paper; ``"all"`` states so far; the latest
+            ones, ``Replay(n)``. Old states keep their labels: the expert is not asked again. By default
+            ``Replay("all", batch=250, updates=20)``: 20 steps a round, each on 250 of all states; ``"all"`` for a
+            linear mean.
+        lr: η, the step in target space. By default 1/L where the loss has a finite L, whatever the expert says.
+        rule: of `SSO`; by default `GradientStep` where there is an ``lr``, else what fits the answers (`Automatic`).
+        inner: of `SSO`; by default 10 steps of Adam in each of several updates a round, 100 in a single one; `Exact`
+            for a linear mean.
         schedule: of `SSO`; multiplies lr round by round, e.g. ``to.schedules.inverse_sqrt()``.
         optimizer: a torch optimiser instead of SSO: ``lambda parameters: torch.optim.Adam(parameters)``.
         steps: of that optimiser on each batch.
@@ -146,16 +154,20 @@ def train(
     gatherer: Gatherer | None = None
     try:
         teacher = Teacher(_expert(expert, environment), environment)
+        driver = _driver(behaviour, teacher, held_out)
+        if teacher.wants_frames and fast == "auto":
+            fast = False  # the fast path draws nothing
         policy = _policy(learner, std, environment, seed)
         policy.train_by(loss)
-        update = _update(policy, lr, rule, inner, schedule, optimizer, steps)
+        kept = default_data(policy) if data is None else replay(data)
+        update = _update(policy, kept, lr, rule, inner, schedule, optimizer, steps)
         gatherer = make_gatherer(environment, copies=copies, seed=seed, fast=fast, over=gather)
         training = Training(
             gatherer,
             teacher,
             policy,
             update,
-            behaviour=mixture(behaviour),
+            behaviour=driver,
             states_per_round=states_per_round,
             measurement=Measurement(
                 environment,
@@ -164,7 +176,7 @@ def train(
                 held_out=held_out,
                 fast=fast,
             ),
-            data=replay(data),
+            data=kept,
             prices=FREE if prices is None else prices,
         )
         path = None if checkpoint is None else Path(checkpoint)
@@ -196,6 +208,23 @@ def _expert(expert: Expert | str | Path, environment: Environment) -> Expert:
     return expert
 
 
+def _driver(behaviour: str | Mixture | None, teacher: Teacher, held_out: int) -> Mixture:
+    """Who drives; an expert who answers later cannot."""
+    if not getattr(teacher.expert, "answers_later", False):
+        return mixture("handover" if behaviour is None else behaviour)
+    if held_out:
+        raise BadArgument(
+            f"held_out={held_out}: an expert who answers later plays no episodes of its own. Pass held_out=0."
+        )
+    driver = mixture(Mixture(0.0, learner_noise="little") if behaviour is None else behaviour)
+    if driver.share(1) > 0:
+        raise BadArgument(
+            f"behaviour={behaviour!r}: an expert who answers later cannot drive. Leave behaviour= out, or pass "
+            "behaviour='online': the learner drives."
+        )
+    return driver
+
+
 def _policy(
     learner: str | nn.Module | None, std: Std | None, environment: Environment, seed: int
 ) -> Policy:
@@ -213,7 +242,9 @@ def _network(learner: str | nn.Module | None, environment: Environment) -> str |
     if learner is not None:
         return learner
     parts = environment.observations.parts
-    return "cnn" if len(parts) == 1 and len(parts[0].shape) > 1 else "mlp"
+    axes, bytes_ = len(parts[0].shape), environment.observations.dtype == PICTURE
+    pictures = axes > 2 or (axes == 2 and bytes_)  # numbers of two axes are a sequence
+    return "cnn" if len(parts) == 1 and pictures else "mlp"
 
 
 def _try_out(policy: Policy, environment: Environment) -> None:
@@ -274,6 +305,7 @@ def _boxed(learner: GaussianPolicy, std: Std | None, environment: Environment) -
 
 def _update(
     policy: Policy,
+    data: Replay,
     lr: float | None,
     rule: Rule | None,
     inner: Inner | None,
@@ -287,6 +319,9 @@ def _update(
                 f"steps={steps} is for optimizer=; the steps of SSO are its inner solver's: "
                 f"inner=to.Armijo(max_steps={steps})"
             )
+        if lr is None and rule is None:
+            lr = policy.natural_step
+        inner = default_inner(policy, data) if inner is None else inner
         return SsoUpdate(policy, lr, rule, inner, schedule)
     parts = {"lr": lr, "rule": rule, "inner": inner, "schedule": schedule}
     given = [name for name, part in parts.items() if part is not None]
@@ -315,9 +350,11 @@ def _run(
             for tell in listeners:
                 tell(latest)
     except BaseException as error:  # Ctrl-C too
-        # A failing environment leaves a round that can go on; anything else may have left half a step,
-        # and the round begins again from what was saved before it, unless it was done but for its evaluation.
-        whole = isinstance(error, EnvironmentFailed) or len(training.history) > saved
+        # A failing environment, and questions that wait, leave a round that can go on; anything else may have left
+        # half a step, and the round begins again from what was saved before it, unless it was done but for its
+        # evaluation.
+        whole = isinstance(error, EnvironmentFailed | AwaitingAnswers)
+        whole = whole or len(training.history) > saved
         _keep(training, path, error, unsaved=whole)
         raise
 

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from targetopt import linear
 from targetopt.baselines.base import ClosureOptimizer
+from targetopt.imitation.data import DATA, Replay
 from targetopt.imitation.policies.base import Policy
 from targetopt.imitation.policies.network import Array
 from targetopt.imitation.simulation.gather import Batch
@@ -65,9 +66,21 @@ def adam(parameters: Iterable[Tensor]) -> Optimizer:
     return torch.optim.Adam(parameters)
 
 
-def default_inner(policy: Policy) -> Inner:
-    """`Exact` for a linear mean; for networks 100 steps of Adam (docs/imitation.md says why)."""
-    return Torch(adam, max_steps=100) if policy.linear_layer is None else Exact()
+def default_data(policy: Policy) -> Replay:
+    """All states so far: at once for a linear mean, which is solved for; else 20 updates on 250 of them a round."""
+    return Replay("all") if solved(policy) else Replay("all", batch=250, updates=20)
+
+
+def default_inner(policy: Policy, data: Replay = DATA["round"]) -> Inner:
+    """`Exact` where the loss is a sum of squares of a linear mean; else Adam: 100 steps on one batch a round, 10 on
+    each of many (docs/imitation.md says why).
+    """
+    return Exact() if solved(policy) else Torch(adam, max_steps=100 if data.updates == 1 else 10)
+
+
+def solved(policy: Policy) -> bool:
+    """Whether the best targets of the policy are the solution of a linear system."""
+    return policy.linear_layer is not None and policy.is_quadratic
 
 
 class SsoUpdate:

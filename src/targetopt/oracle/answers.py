@@ -136,22 +136,17 @@ class Answers:
     def told(self, query: Query, forward: Forward) -> tuple[Query, Forward, TargetPoint]:
         """The answer in the query's order; with missing rows, the query and the forward without them."""
         names = ids_of(query)
-        place = self._places(names)
-        if self.question is not None and self.question != digest_of(query):
-            raise BadAnswer(
-                "these answers belong to another question: they carry the digest "
-                f"{self.question!r}, the query has {digest_of(query)!r}"
-            )
-        missing = [name for name in names if name not in place]
+        found = self.matched(query)
+        missing = [name for name, row in zip(names, found, strict=True) if row is None]
         if missing and not self.partial:
             raise BadAnswer(
                 f"{len(missing)} of {len(names)} rows have no answer: ids {_some(missing)}. Nothing was "
                 "changed. Complete the answers, or take the step on those that are there with partial=True."
             )
-        rows = [row for row, name in enumerate(names) if name in place]
+        rows = [row for row, place in enumerate(found) if place is not None]
         if not rows:
             raise BadAnswer("none of the rows has an answer; nothing was changed")
-        order = [place[names[row]] for row in rows]
+        order = [place for place in found if place is not None]
         if missing:
             query, forward = _smaller(query, forward, rows)
         form = Gradients() if self.form is None else self.form
@@ -159,6 +154,17 @@ class Answers:
         asked: Columns = {"targets": as_column("targets", query.targets)}
         checked = form.checked(taken(listed, order), len(rows), asked)
         return query, forward, form.point(checked, query.targets)
+
+    def matched(self, query: Query) -> list[int | None]:
+        """For each row of the question, which row of the answers is about it; None where there is none."""
+        names = ids_of(query)
+        place = self._places(names)
+        if self.question is not None and self.question != digest_of(query):
+            raise BadAnswer(
+                "these answers belong to another question: they carry the digest "
+                f"{self.question!r}, the query has {digest_of(query)!r}"
+            )
+        return [place.get(name) for name in names]
 
     def _places(self, names: list[Any]) -> dict[Any, int]:
         ids = self.ids.tolist() if hasattr(self.ids, "tolist") else list(self.ids)

@@ -60,18 +60,19 @@ def text(expert: NetworkExpert) -> str:
     states = "" if expert.observation_mean is None else " of normalised observations"
     chooses = expert.output == "logits"
     policy = "categorical; the logits are" if chooses else "Gaussian; the mean is"
+    act = "likeliest choice" if chooses else "mean action"
     lines = [
         f"# {expert.environment}, {expert.family.upper()} expert",
         "",
         f"**Return {report['mean_return']:.0f} ± {report['std_return']:.0f}** (mean and standard deviation of "
-        f"{report['episodes']} episodes with the mean action; smallest {report['min_return']:.0f}, largest "
+        f"{report['episodes']} episodes with the {act}; smallest {report['min_return']:.0f}, largest "
         f"{report['max_return']:.0f}).",
         "",
         "| | |",
         "|---|---|",
         f"| environment | {expert.environment} (Gymnasium) |",
         f"| policy | {policy} a {hidden} {expert.network.activation} network{states} |",
-        f"| {'action' if chooses else 'mean action'} | {action} |",
+        f"| {'action' if chooses else act} | {action} |",
         f"| {'odds' if chooses else 'deviation'} | {_deviation(expert)} |",
         f"| algorithm | {card['algorithm']} |",
         f"| packages | {versions} |",
@@ -82,7 +83,7 @@ def text(expert: NetworkExpert) -> str:
         "",
         "## How it was chosen and measured",
         "",
-        f"Every {selection['evaluate_every']:,} steps the mean action was evaluated over "
+        f"Every {selection['evaluate_every']:,} steps the {act} was evaluated over "
         f"{selection['watched_episodes']} episodes and the policy kept. The {selection['candidates']} best were "
         f"evaluated again over {selection['chosen_episodes']} others, and the best of these, at "
         f"{selection['chosen_mean_return']:.0f}, is this expert. The return above is over {report['episodes']} "

@@ -19,8 +19,12 @@ _ATTRIBUTES = ("num_timesteps", "_n_updates", "_last_obs", "_last_episode_starts
 _MOMENTS = ("mean", "var", "count")
 
 
+BRIGHTEST = 255.0
+"""Bytes of a picture are divided by it; statistics of single pixels, which are mostly dark, say little."""
+
+
 def _rows(env: Env) -> Env:
-    """The environment, with what it shows as one row of numbers, as experts take it."""
+    """The environment as it is; where it shows a picture, with that as one row of numbers between 0 and 1."""
     gymnasium = package("gymnasium", "Training a PPO expert", "expert")
     space = env.observation_space
     if len(space.shape) == 1:
@@ -28,10 +32,10 @@ def _rows(env: Env) -> Env:
 
     class Rows(gymnasium.ObservationWrapper):  # type: ignore[misc, name-defined]
         def observation(self, observation: Any) -> Any:
-            return observation.ravel()
+            return observation.ravel().astype(np.float32) / np.float32(BRIGHTEST)
 
     wrapped = Rows(env)
-    wrapped.observation_space = gymnasium.spaces.flatten_space(space)
+    wrapped.observation_space = gymnasium.spaces.Box(0.0, 1.0, (int(np.prod(space.shape)),))
     return wrapped
 
 
@@ -48,7 +52,10 @@ class PPOLearner:
         self.numbers = isinstance(opened.actions, Box)
         copies = opened.copies(recipe.environments)
         stepped = vectors.DummyVecEnv([partial(_rows, copy) for copy in copies])
-        self.normalizer = vectors.VecNormalize(stepped, gamma=recipe.discount)
+        self.pictures = len(opened.prototype.observation_space.shape) > 1
+        self.normalizer = vectors.VecNormalize(
+            stepped, gamma=recipe.discount, norm_obs=not self.pictures
+        )
         self.model = baselines.PPO(
             "MlpPolicy",
             self.normalizer,
@@ -65,7 +72,7 @@ class PPOLearner:
         )
 
     def expert(self) -> NetworkExpert:
-        policy, seen, space = self.model.policy, self.normalizer.obs_rms, self.model.action_space
+        policy, space = self.model.policy, self.model.action_space
         box: dict[str, Any] = {}
         if self.numbers:
             noise = policy.log_std.detach().numpy()
@@ -81,10 +88,23 @@ class PPOLearner:
             **box,
             environment=self.environment,
             family="ppo",
-            observation_mean=seen.mean,
-            observation_std=np.sqrt(seen.var + self.normalizer.epsilon),
-            observation_clip=self.normalizer.clip_obs,
+            **self._statistics(),
         )
+
+    def _statistics(self) -> dict[str, Any]:
+        """How states are normalised before the network sees them."""
+        if self.pictures:
+            return {"observation_mean": 0.0, "observation_std": BRIGHTEST}
+        seen = self.normalizer.obs_rms
+        return {
+            "observation_mean": seen.mean,
+            "observation_std": np.sqrt(seen.var + self.normalizer.epsilon),
+            "observation_clip": self.normalizer.clip_obs,
+        }
+
+    def _seen(self) -> list[Any]:
+        """The running statistics of the observations, if there are any."""
+        return [] if self.pictures else [self.normalizer.obs_rms]
 
     def environments(self) -> list[Env]:
         return list(self.normalizer.venv.envs)
@@ -94,7 +114,9 @@ class PPOLearner:
             "attributes": {name: getattr(self.model, name) for name in _ATTRIBUTES},
             "policy": self.model.policy.state_dict(),
             "optimizer": self.model.policy.optimizer.state_dict(),
-            "observations": {name: getattr(self.normalizer.obs_rms, name) for name in _MOMENTS},
+            "observations": {
+                name: getattr(each, name) for each in self._seen() for name in _MOMENTS
+            },
             "rewards": {name: getattr(self.normalizer.ret_rms, name) for name in _MOMENTS},
             "returns": self.normalizer.returns,
         }
@@ -105,6 +127,7 @@ class PPOLearner:
         self.model.policy.load_state_dict(state["policy"])
         self.model.policy.optimizer.load_state_dict(state["optimizer"])
         for name in _MOMENTS:
-            setattr(self.normalizer.obs_rms, name, state["observations"][name])
+            for each in self._seen():
+                setattr(each, name, state["observations"][name])
             setattr(self.normalizer.ret_rms, name, state["rewards"][name])
         self.normalizer.returns = state["returns"]

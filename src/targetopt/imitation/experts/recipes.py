@@ -105,8 +105,14 @@ STEPS: Mapping[tuple[Family, str], int] = MappingProxyType(
 """Environment steps that gave the shipped experts."""
 
 
-def recipe_for(family: str) -> Recipe:
-    """The settings of a family's shipped experts.
+OTHERWISE: Mapping[tuple[str, str], Recipe] = MappingProxyType(
+    {("ppo", "Catch-v0"): PPO(learning_rate=1e-3)}
+)
+"""Shipped experts whose settings are not their family's usual ones."""
+
+
+def recipe_for(family: str, environment: str = "") -> Recipe:
+    """The settings of a family's shipped experts, or of that of one environment.
 
     >>> recipe_for("sac").batch_size
     128
@@ -119,7 +125,7 @@ def recipe_for(family: str) -> Recipe:
             f"algorithm={family!r} is none we train experts with. "
             f"Choose {' or '.join(map(repr, FAMILIES))}."
         )
-    return FAMILIES[family]()
+    return OTHERWISE.get((family, environment), FAMILIES[family]())
 
 
 def default_steps(family: Family, environment: str) -> int:

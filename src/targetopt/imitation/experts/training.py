@@ -94,7 +94,7 @@ def train_expert(
     Returns:
         The expert, its card included. It lies in ``out`` as ``<environment>-<algorithm>.safetensors``.
     """
-    recipe = recipe or recipe_for(algorithm)
+    recipe = recipe or recipe_for(algorithm, environment)
     if recipe.family != algorithm:
         raise BadArgument(f"recipe= is one of {recipe.family!r}, algorithm={algorithm!r} another")
     total = positive_int(
@@ -222,7 +222,7 @@ class Training:
 
     def command(self) -> str:
         """How to do this again: from the command line, or from Python if the settings are others."""
-        if self.recipe != recipe_for(self.recipe.family):
+        if self.recipe != recipe_for(self.recipe.family, self.environment):
             return (
                 f"to.imitation.train_expert({self.environment!r}, algorithm={self.recipe.family!r}, "
                 f"seed={self.seed}, steps={self.steps}, evaluate_every={self.evaluate_every}, "

@@ -50,6 +50,21 @@ class Policy(Learner):
     def draws(self, z: Array, rng: np.random.Generator, noise: float | None = None) -> Array:
         """One action drawn for each row of targets; ``noise`` is another spread than the policy's."""
 
+    @property
+    def is_quadratic(self) -> bool:
+        """Whether the loss of single actions is a sum of squares, each with a weight of its output alone."""
+        return False
+
+    @property
+    @abstractmethod
+    def little_noise(self) -> Any:
+        """A spread for driving that is small against what actions can be."""
+
+    @property
+    @abstractmethod
+    def natural_step(self) -> float | None:
+        """η = 1/L of the loss, where L is finite and does not depend on what the expert says; else None."""
+
     @abstractmethod
     def loss(self, labels: Array) -> Loss:
         """The loss of the targets in states with these labels, by the policy's `objective`."""
@@ -66,7 +81,7 @@ class Policy(Learner):
         targets = self.numpy()
         return lambda states: self.acts(targets(states))
 
-    def behaviour(self, noise: float | None = None) -> Behaviour:
+    def behaviour(self, noise: Any = None) -> Behaviour:
         """What the policy does when it drives: it draws from its distribution, or with another spread."""
         targets = self.numpy()
 

@@ -94,6 +94,14 @@ class ChoicePolicy(Policy):
         inside: Array = np.minimum(drawn, np.array(self.choices) - 1.0)
         return inside
 
+    @property
+    def little_noise(self) -> float:
+        return 0.0
+
+    @property
+    def natural_step(self) -> float | None:
+        return None if self.objective == "reverse-kl" else 2.0
+
     def _rows(self, chosen: torch.Tensor) -> Array:
         rows: Array = chosen.numpy().astype(np.float64)
         return rows.reshape(len(rows), self.action_size)

@@ -22,6 +22,9 @@ from targetopt.types import BadArgument
 
 Std = ArrayLike | Literal["learned", "state"]
 
+LITTLE = 0.1
+"""Noise while driving, as a share of half the action box, where little is asked for."""
+
 WORDS = ("learned", "state")
 """In place of a number: the deviation is learned, the same in every state or as the network's."""
 
@@ -141,8 +144,19 @@ class GaussianPolicy(Policy):
         return Likelihood(self.family, actions)
 
     @property
+    def little_noise(self) -> Array:
+        half = 0.5 * (self.high - self.low)
+        return LITTLE * np.where(np.isfinite(half), half, self.std)
+
+    @property
+    def natural_step(self) -> float | None:
+        if self.objective == "mean-squared":
+            return 1.0
+        fixed = self.spread == "fixed" and self.objective != "reverse-kl"
+        return float(self.std.min() ** 2) if fixed else None
+
+    @property
     def is_quadratic(self) -> bool:
-        """Whether the loss of mean actions is a sum of squares, each with a weight of its output alone."""
         return self.spread == "fixed"
 
     def acts(self, z: Array) -> Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -14,7 +14,7 @@ from targetopt.imitation.policies.base import Behaviour, Policy
 from targetopt.imitation.policies.network import Array
 from targetopt.imitation.simulation.actions import answered
 from targetopt.imitation.teacher import Teacher
-from targetopt.types import BadArgument
+from targetopt.types import BadArgument, positive_int
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,25 @@ class Geometric:
 
 
 @dataclass(frozen=True)
+class First:
+    """β_t = 1 for the first rounds, then 0: the expert shows how it is done, and from then on the learner drives.
+
+    It is the schedule that Ross et al. found best, and the default of `train`.
+
+    >>> [First(1)(t) for t in (1, 2, 3)]
+    [1.0, 0.0, 0.0]
+    """
+
+    rounds: int = 1
+
+    def __post_init__(self) -> None:
+        positive_int("First: rounds", self.rounds)
+
+    def __call__(self, t: int) -> float:
+        return float(t <= self.rounds)
+
+
+@dataclass(frozen=True)
 class Mixture:
     """At every step the expert acts with probability β_t, else the learner.
 
@@ -43,12 +62,14 @@ class Mixture:
     ``Mixture(1.0)``      the expert drives: behavioural cloning         ``"cloning"``
     ``Mixture(0.0)``      the learner drives: online imitation           ``"online"``
     ``Mixture(Geometric)``  from the one to the other: DAgger            ``"dagger"``
+    ``Mixture(First)``    the expert drives the first round only         ``"handover"``
     ===================== ============================================== =============
 
     Args:
         beta: β, a number, or a function of the round t = 1, 2, … .
         learner_noise: standard deviation of the noise on the learner's mean; None means the
-            policy's own std (the paper samples), 0 acts by the mean.
+            policy's own std (the paper samples), 0 acts by the mean. ``"little"`` is 0.1 of half the action box (of
+            the std where there is no box); of choices the likeliest is taken.
         expert_noise: the same for the expert; 0 by default. ``"own"`` draws from the distribution that the expert
             answers with.
 
@@ -61,15 +82,15 @@ class Mixture:
     """
 
     beta: float | Callable[[int], float] = 0.0
-    learner_noise: float | None = None
+    learner_noise: float | Literal["little"] | None = None
     expert_noise: float | Literal["own"] = 0.0
 
     def __post_init__(self) -> None:
         if not callable(self.beta):
             _checked_share(self.beta, "beta")
-        for name in ("learner_noise", "expert_noise"):
+        for name, word in (("learner_noise", "little"), ("expert_noise", "own")):
             value = getattr(self, name)
-            if name == "expert_noise" and value == "own":
+            if value == word:
                 continue
             if value is not None and (isinstance(value, str) or not 0 <= value < np.inf):
                 raise BadArgument(f"Mixture: {name}={value!r} must be at least 0 and finite")
@@ -79,10 +100,14 @@ class Mixture:
         value = self.beta(t) if callable(self.beta) else self.beta
         return _checked_share(value, f"beta({t})")
 
+    def noise_of(self, policy: Policy) -> Any:
+        """The learner's noise as its policy takes it."""
+        return policy.little_noise if self.learner_noise == "little" else self.learner_noise
+
     def at(self, t: int, policy: Policy, expert: Expert) -> Behaviour:
         """The behaviour of round t (from 1), with the learner as it is now."""
         beta = self.share(t)
-        learner = policy.behaviour(self.learner_noise)
+        learner = policy.behaviour(self.noise_of(policy))
         if beta == 0.0:
             return learner
         teacher = self._teaching(expert)
@@ -158,4 +183,9 @@ def _checked_share(value: float, name: str) -> float:
     return float(value)
 
 
-BEHAVIOURS = {"online": Mixture(0.0), "cloning": Mixture(1.0), "dagger": Mixture(Geometric(0.5))}
+BEHAVIOURS = {
+    "online": Mixture(0.0),
+    "cloning": Mixture(1.0),
+    "dagger": Mixture(Geometric(0.5)),
+    "handover": Mixture(First(1), learner_noise="little"),
+}

@@ -89,6 +89,10 @@ class Copies(ABC):
     def step(self, ids: Ids, actions: NDArray[Any]) -> Outcome:
         """One environment step of the copies ``ids``, with one row of action each."""
 
+    def frame(self, copy: int) -> NDArray[np.uint8] | None:
+        """A picture of one copy as it is now; None where the simulator draws none."""
+        return None
+
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
         """Arrays from which `load_state_dict` goes on bitwise."""

@@ -109,6 +109,9 @@ class Gatherer:
             ids = (self._turn + np.arange(min(self.copies.count, missing))) % self.copies.count
             actions = self._actions(ids, behaviour)  # if this raises, nothing has happened yet
             self._turn = (self._turn + len(ids)) % self.copies.count
+            if teacher.wants_frames:
+                frames = [self.copies.frame(copy) for copy in ids.tolist()]
+                teacher.see(self.copies.observations[ids], frames)
             self._visited.append(self.copies.observations[ids])
             self.interactions += len(ids)
             self._step(ids, actions)

@@ -46,6 +46,10 @@ class LoopCopies(Episodes):
                 outcome.failures.append(unusable(copy, self.observations[copy]))
         return outcome
 
+    def frame(self, copy: int) -> NDArray[np.uint8] | None:
+        env = self.envs[copy]
+        return np.array(env.render(), dtype=np.uint8) if env.render_mode == "rgb_array" else None
+
     def _play(self, episodes: dict[int, tuple[int, NDArray[Any]]]) -> None:
         for copy, (seed, actions) in episodes.items():
             failure = self._begin(copy, seed)

@@ -297,4 +297,4 @@ class TorchLoop(Mixture):
 
     def at(self, t: int, policy: Policy, expert: Expert) -> Behaviour:
         targets = Asked(policy)
-        return lambda states, rng: policy.draws(targets(states), rng, self.learner_noise)
+        return lambda states, rng: policy.draws(targets(states), rng, self.noise_of(policy))
