@@ -1,5 +1,6 @@
 """Answers without losses, with data and weights of rows; mini-batches; rules that look where a solve has landed."""
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -52,13 +53,26 @@ def test_rules_that_need_gradients_alone_make_the_same_step_without_losses() -> 
 
 
 def test_rules_that_compare_losses_refuse_an_answer_without_them() -> None:
-    for rule in (to.TrustRegion(), to.Polyak(), to.Bundle(), None):
+    for rule in (to.TrustRegion(), to.Polyak(), to.Bundle()):
         net = model()
         before = parameters(net)
         opt = to.SSO(net.parameters(), rule=rule)
         with pytest.raises(to.MissingCapability, match="needs the oracle's losses"):
             opt.step(lambda n=net: n(X), Oracle(losses=False))  # type: ignore[misc]
         assert torch.equal(parameters(net), before)
+
+
+def test_with_nothing_chosen_an_answer_without_losses_is_used_by_a_rule_that_needs_none(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    net = model()
+    before = parameters(net)
+    opt = to.SSO(net.parameters())
+    report = opt.step(lambda: net(X), Oracle(losses=False))
+    assert math.isnan(report.loss)
+    assert not torch.equal(parameters(net), before)
+    opt.explain()
+    assert "gives gradients and no losses" in capsys.readouterr().out
 
 
 def test_weights_are_repetitions() -> None:
