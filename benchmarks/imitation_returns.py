@@ -1,11 +1,11 @@
 """What share of the expert's return the defaults of `to.imitation.train` reach, run by run, on seeds given.
 
-    python benchmarks/imitation_returns.py OUT.jsonl [ENVIRONMENT …] [--seeds 0 1 2 3 4] [--without PART]
+    python benchmarks/imitation_returns.py OUT.jsonl [ENVIRONMENT …] [--seeds 0 1 2 3 4] [--without PART] [--rounds N]
 
-Every run is 50 rounds of 1000 states and one line of the file, with shares every 5 rounds, questions, processor time,
-versions and commit. Runs that are in the file already are left out, so that it may be stopped and called again.
-``--without`` puts one part of the defaults back to what the paper does, to see what it is worth. ``--show`` prints the
-table of a file.
+Every run is 50 rounds of 1000 states (``--rounds`` for fewer) and one line of the file, with shares every 5 rounds,
+questions, processor time, versions and commit. Runs that are in the file already are left out, so that it may be
+stopped and called again. ``--without`` puts one part of the defaults back to what the paper does, to see what it is
+worth. ``--show`` prints the table of a file.
 """
 
 from __future__ import annotations
@@ -65,11 +65,13 @@ def commit() -> str:
     return done.stdout.strip() or "unknown"
 
 
-def run(environment: str, seed: int, without: str) -> dict[str, Any]:
+def run(environment: str, seed: int, without: str, rounds: int) -> dict[str, Any]:
     """One training with nothing chosen, or all but one part of it."""
     before = time.process_time()
     family = EXPERTS.get(environment, "sac")
-    result = to.imitation.train(environment, family, seed=seed, progress=False, **WITHOUT[without])
+    result = to.imitation.train(
+        environment, family, seed=seed, rounds=rounds, progress=False, **WITHOUT[without]
+    )
     shares = {r.round: r.return_share for r in result.history if r.return_share == r.return_share}
     return {
         "environment": environment,
@@ -116,6 +118,7 @@ def main() -> None:
     parser.add_argument("environments", nargs="*", default=list(EXPERTS))
     parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2, 3, 4])
     parser.add_argument("--without", choices=WITHOUT, default="nothing")
+    parser.add_argument("--rounds", type=int, default=50)
     parser.add_argument("--show", action="store_true")
     words = parser.parse_args()
     torch.set_num_threads(1)
@@ -128,7 +131,7 @@ def main() -> None:
     for seed in words.seeds:
         for environment in words.environments:
             if (environment, seed, words.without) not in done:
-                found = run(environment, seed, words.without)
+                found = run(environment, seed, words.without, words.rounds)
                 with words.out.open("a") as file:
                     file.write(json.dumps(found) + "\n")
                 show([found])

@@ -75,6 +75,7 @@ def test_a_run_is_what_train_does(
         expert,
         learner=policy,
         behaviour=behaviour,
+        data="round",
         rounds=ROUNDS,
         states_per_round=STATES,
         copies=COPIES,

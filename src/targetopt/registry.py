@@ -31,6 +31,7 @@ from targetopt.rules import (
     LineSearch,
     Majoriser,
     Memory,
+    MirrorDescent,
     Newton,
     Polyak,
     Proximal,
@@ -201,6 +202,7 @@ rules.register("majoriser", Majoriser(), title="SSO-Majoriser")
 rules.register("bought", Bought(), title="SSO-Bought")
 rules.register("proximal", Proximal(), title="SSO-Proximal")
 rules.register("memory", Memory(), title="SSO-Memory")
+rules.register("mirror-descent", MirrorDescent(), title="SSO-Mirror")
 rules.register("miso", Memory(kind="miso"), title="SSO-MISO")
 
 for _name, _maker, _kind in (

@@ -11,6 +11,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from targetopt.divergence import Divergence
 from targetopt.surrogate import Quadratic, Surrogate
 from targetopt.types import (
     BadArgument,
@@ -134,6 +135,10 @@ class Rule(ABC):
             return lr
         self._check_smoothness(smoothness)
         return 1.0 / (2.0 * float(smoothness or math.nan))
+
+    def measured_by(self, divergence: Divergence) -> Rule:
+        """The rule where steps are measured by a problem's own divergence; the same rule if it measures none."""
+        return self
 
     def step_size(self, point: TargetPoint, lr: float | None, decay: float) -> float:
         """η_t = lr · decay, with ``lr=None`` resolved; refused where ``1/η`` leaves the targets' type."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from torch import Tensor
@@ -43,6 +43,9 @@ class MirrorDescent(Rule):
                 f"MirrorDescent: divergence={self.divergence!r} must be a divergence such as "
                 "to.NegativeEntropy() (with its parentheses)"
             )
+
+    def measured_by(self, divergence: Divergence) -> MirrorDescent:
+        return replace(self, divergence=divergence)
 
     @property
     def weighted(self) -> bool:

@@ -19,6 +19,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
+from targetopt.divergence import Divergence
 from targetopt.lab.problems.session import Session, TorchSession
 from targetopt.losses import CrossEntropy, Logistic, Loss, Squared
 from targetopt.oracle import LossOracle, Oracle
@@ -72,6 +73,7 @@ class Problem(ABC):
         linear: the data of a linear problem for the compiled driver; None for other models.
         expensive: whether calls of the oracle are what counts. Then every answer is recorded, and a run is over
             when as many questions were asked as it has steps.
+        divergence: by what mirror descent measures steps in target space; None for the squared distance.
         answers_tell: whether the loss of a question about all examples is the objective, as it is unless
             methods may ask easier questions than the problem poses.
     """
@@ -82,6 +84,7 @@ class Problem(ABC):
     weight_decay: float = 0.0
     linear: LinearData | None = None
     expensive: bool = False
+    divergence: Divergence | None = None
     answers_tell: bool = True
 
     @abstractmethod

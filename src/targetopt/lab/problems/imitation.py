@@ -10,18 +10,19 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from targetopt.baselines.smoothness import linear_smoothness
+from targetopt.distributions import KLProximity
 from targetopt.imitation.expert import Expert, NetworkExpert, load_expert
 from targetopt.imitation.measuring.measure import MEASURED_SEED, Measurement
 from targetopt.imitation.measuring.reachable import BATCH, best_loss
 from targetopt.imitation.policies.base import Behaviour, Policy
 from targetopt.imitation.policies.learner import Asked
-from targetopt.imitation.policies.policy import GaussianPolicy
+from targetopt.imitation.policies.policy import made_for
 from targetopt.imitation.rounds import Training
+from targetopt.imitation.simulation.actions import Box
 from targetopt.imitation.simulation.behaviour import Mixture, mixture, noisy
 from targetopt.imitation.simulation.environment import Environment
 from targetopt.imitation.simulation.gather import Gatherer, make_gatherer
@@ -30,7 +31,6 @@ from targetopt.imitation.update import Update, targets
 from targetopt.lab.problems.base import BatchSize, Problem, as_rows
 from targetopt.lab.problems.registry import register
 from targetopt.lab.problems.session import Session
-from targetopt.losses import GaussianKL
 from targetopt.oracle import LossOracle, Oracle
 from targetopt.reference import Reference
 from targetopt.types import BadArgument, Forward, positive_int
@@ -79,7 +79,7 @@ class ImitationProblem(Problem):
         driver = replace(mixture(behaviour), learner_noise=noise)
         self.mixture = TorchLoop(0.0, noise) if gatherer == "torch" else driver
         self.noise = std if noise is None else noise
-        self.expert = find_expert(environment, expert)
+        self.expert = _answering(environment, expert)
         self.expert_name = expert
         self.std = std
         self.copies = positive_int("copies", copies)
@@ -89,7 +89,9 @@ class ImitationProblem(Problem):
         self.held_out_size = positive_int("held_out", held_out)
         space = _space(environment)
         labelled(self.expert, np.zeros((1, space.observation_size)), space)  # does it fit?
-        self.loss = GaussianKL(torch.zeros(1, space.action_size), std**2)
+        first = self.model(0)
+        self.divergence = KLProximity(first.family)
+        self.loss = first.loss(np.zeros((1, space.action_size)))
         words = [environment.partition("-")[0], behaviour, policy]
         words += [] if expert == "sac" else [f"{expert} expert"]
         words += [] if noise is None else [f"noise {noise:g}"]
@@ -109,9 +111,7 @@ class ImitationProblem(Problem):
             burn_in=self.burn_in,
         )
 
-    def training(
-        self, policy: GaussianPolicy, update: Update, *, states: int, seed: int
-    ) -> Training:
+    def training(self, policy: Policy, update: Update, *, states: int, seed: int) -> Training:
         """A run of ``update`` on rounds of so many states, before its first round."""
         return Training(
             self.gatherer(seed),
@@ -147,18 +147,10 @@ class ImitationProblem(Problem):
 
         return ImitationSession(config, self)
 
-    def model(self, seed: int) -> GaussianPolicy:
+    def model(self, seed: int) -> Policy:
         space = _space(self.environment)
-        return GaussianPolicy(
-            space.observation_size,
-            space.action_size,
-            mean=self.policy,
-            std=self.std,
-            low=space.low,
-            high=space.high,
-            seed=seed,
-            environment=self.environment,
-        )
+        std = self.std if isinstance(space.actions, Box) else None
+        return made_for(space, self.policy, std, seed)
 
     def forward(self, model: nn.Module, index: ArrayLike | Tensor | None = None) -> Forward:
         rows = slice(None) if index is None else as_rows(index).numpy()
@@ -168,7 +160,7 @@ class ImitationProblem(Problem):
         rows = slice(None) if index is None else as_rows(index).numpy()
         labels = self.measurement.labels[rows]
         shaped = labels[:, 0] if self.is_linear and labels.shape[1] == 1 else labels
-        return LossOracle(GaussianKL(torch.from_numpy(shaped), self.std**2))
+        return LossOracle(self.model(0).loss(shaped))
 
     def metrics(self, model: nn.Module) -> dict[str, float]:
         return {"loss": self.measurement.loss(learner(model))}
@@ -179,8 +171,8 @@ class ImitationProblem(Problem):
 
     @cached_property
     def parameter_smoothness(self) -> float | None:
-        """L_θ = λ_max(mean of [s 1]ᵀ[s 1])/std² of the held-out states; None for an MLP."""
-        if not self.is_linear:
+        """L_θ = λ_max(mean of [s 1]ᵀ[s 1])/std² of the held-out states; None for an MLP, and for choices."""
+        if not self.is_linear or not self.model(0).is_quadratic:
             return None
         return linear_smoothness(self.measurement.states, 1.0 / self.std**2, bias=True)
 
@@ -200,7 +192,10 @@ def imitation(
     evaluate_every: int = 5,
     episodes: int = 10,
 ) -> ImitationProblem:
-    """Imitation of an expert in a continuous-control environment (paper §5 and App. E.6).
+    """Imitation of an expert in a simulator (paper §5 and App. E.6).
+
+    Where actions are choices, the expert answers with its odds, and the loss is KL(π_e ‖ π) between them.
+    Mirror descent (``rule = "mirror-descent"``) measures steps by KL between the policy and the last one.
 
     A step is a round of ``batch_size`` states, an epoch one round; ``loss`` is the policy loss on
     the states of the round that begins, before the policy is updated on them.
@@ -265,11 +260,17 @@ def find_expert(environment: str, expert: str) -> NetworkExpert:
     return load_expert(environment, family=expert)
 
 
+def _answering(environment: str, expert: str) -> Expert:
+    """The expert as a run asks it: for its mean action, or for its odds where actions are choices."""
+    found = find_expert(environment, expert)
+    return found if isinstance(_space(environment).actions, Box) else found.stochastic()
+
+
 @lru_cache(maxsize=4)
 def _measurement(environment: str, expert: str, episodes: int, held_out: int) -> Measurement:
     return Measurement(
         Environment(environment),
-        find_expert(environment, expert),
+        _answering(environment, expert),
         episodes=episodes,
         seed=MEASURED_SEED,
         held_out=held_out,
@@ -281,11 +282,11 @@ def _space(environment: str) -> Environment:
     return Environment(environment)
 
 
-def learner(model: nn.Module) -> GaussianPolicy:
+def learner(model: nn.Module) -> Policy:
     """The model of an imitation problem, known to be one."""
-    if not isinstance(model, GaussianPolicy):
+    if not isinstance(model, Policy):
         raise BadArgument(
-            f"model is a {type(model).__name__}; this problem's model is a GaussianPolicy. Make one with "
+            f"model is a {type(model).__name__}; this problem's model is a Policy. Make one with "
             "problem.model(seed)."
         )
     return model

@@ -238,7 +238,8 @@ class Sso(MethodSpec):
             usual, batches = Sls(), problem.batches(batch_size)
             grow = usual.growth ** (1.0 / batches)
             return rules.LineSearch(c=usual.c, shrink=usual.shrink, grow=grow)
-        return self._rule()
+        rule = self._rule()
+        return rule if problem.divergence is None else rule.measured_by(problem.divergence)
 
     def make_inner(self) -> solvers.Inner:
         return registry.inner[self.inner].item.make(self.max_steps, self.step_size)
