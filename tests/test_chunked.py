@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -199,3 +203,35 @@ def test_a_loader_that_shuffles_is_refused() -> None:
 def test_autocast_around_it_is_refused() -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(to.BadForward, match="inside"):
         to.Chunked(network(), X, 4)()
+
+
+def test_pieces_whose_rows_have_other_shapes_are_refused():
+    w = torch.ones(3, requires_grad=True)
+    forward = to.Chunked(
+        lambda x: x * w[: x.shape[1]], [torch.ones(2, 3), torch.ones(2, 1)], params=[w]
+    )
+    with pytest.raises(to.TargetoptError, match="All rows must have targets of one shape"):
+        forward()
+
+
+def test_an_iterable_that_does_not_say_how_many_pieces_it_has():
+    class Pieces:
+        def __iter__(self):
+            return iter(torch.arange(12.0).reshape(6, 2).split(1))
+
+    w = torch.ones(2, requires_grad=True)
+    forward = to.Chunked(lambda x: x * w, Pieces(), params=[w])
+    (gradient,) = torch.autograd.grad(forward().sum(), w)
+    assert torch.equal(gradient, torch.tensor([30.0, 36.0]))
+
+
+@pytest.mark.slow
+def test_many_pieces_take_the_memory_of_one():
+    """Resident memory of a step on 64 pieces of 1024 rows beside that on one, each in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.distributed", "pieces"]
+    root = Path(__file__).parents[1]
+    one, cut = (
+        json.loads(subprocess.check_output([*command, kind], cwd=root))["megabytes"]
+        for kind in ("one", "cut")
+    )
+    assert cut <= 1.3 * one

@@ -128,6 +128,20 @@ def test_errors_of_the_simulator_are_the_users(tmp_path):
         oracle.query(Z)
 
 
+def test_a_worker_that_takes_long_to_start_is_waited_for():
+    """A time-out ends requests, not processes that are still starting."""
+
+    def slowly():
+        time.sleep(4)
+        return lambda z: ((z**4).sum(dim=1) / 4, z**3)
+
+    retries = to.Retries(attempts=200, first_wait=0.0)
+    with to.RayOracle(slowly, workers=1, cpus=0.5, timeout=1, retries=retries) as oracle:
+        assert torch.equal(oracle.query(Z).gradients, Z**3)
+        assert oracle.transport.replaced == 0
+        assert oracle.progress().retries >= 3
+
+
 def test_a_worker_that_hangs_is_given_up(tmp_path):
     retries = to.Retries(attempts=2, first_wait=0.0)
     with (

@@ -29,9 +29,10 @@ def reference():
     return trained(local_oracle())
 
 
-def test_a_student_learns_the_same_bits_through_every_fault(tmp_path, reference):
+@pytest.mark.parametrize("latency", [0.01, pytest.param(0.3, marks=pytest.mark.slow)])
+def test_a_student_learns_the_same_bits_through_every_fault(tmp_path, reference, latency):
     """And the ledger's spending is what the service billed."""
-    with service(latency=0.01, faults=ALL_FAULTS, rate=0.4, seed=1) as faulty:
+    with service(latency=latency, faults=ALL_FAULTS, rate=0.4, seed=1) as faulty:
         with (
             to.Ledger(tmp_path / "run.ledger") as ledger,
             to.RemoteOracle(

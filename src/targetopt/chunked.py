@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import length_hint
 from typing import Any
 
 import torch
@@ -82,6 +83,12 @@ class Chunked:
         self.size = 0 if size is None else positive_int("Chunked: size", size)
         self.batch = batch
 
+    def count(self) -> int:
+        """How many pieces there are; 1 where the batch does not say."""
+        if self._tensors:
+            return -(-self._tensors[0].shape[0] // self.size)
+        return length_hint(self.batch, 1)
+
     def pieces(self) -> Iterator[Any]:
         """The pieces of the batch, in order."""
         if not self._tensors:
@@ -134,12 +141,13 @@ class _Evaluated(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, chunked: Chunked, *params: Tensor) -> Tensor:
         devices = sorted({p.device.type for p in params} - {"cpu"})
-        states, before = [], _moving(chunked.model)
-        found = []
+        states: list[RngStates] = []
+        before = _moving(chunked.model)
+        targets = _Gathered(chunked.count())
         for piece in chunked.pieces():
-            states.append(_generators(devices))
-            found.append(chunked.evaluate(piece).detach())
-        if not found:
+            states.append(_generators(devices, states))
+            targets.add(chunked.evaluate(piece).detach())
+        if not states:
             raise BadForward("Chunked: the batch has no pieces")
         if any(not torch.equal(now, then) for now, then in before):
             raise BadForward(
@@ -147,8 +155,8 @@ class _Evaluated(torch.autograd.Function):
                 "before. Put the modules that do so in evaluation mode (model.eval())."
             )
         ctx.chunked, ctx.states, ctx.params = chunked, states, params
-        ctx.rows = [z.shape[0] for z in found]
-        return torch.cat(found)
+        ctx.rows = targets.counts
+        return targets.whole()
 
     @staticmethod
     def backward(ctx: Any, v: Tensor) -> Any:
@@ -164,31 +172,19 @@ class _Pulled(torch.autograd.Function):
         ctx: Any, chunked: Chunked, states: Any, rows: Any, v: Tensor, *params: Tensor
     ) -> Any:
         ctx.chunked, ctx.states, ctx.rows, ctx.params = chunked, states, rows, params
-        sums: list[Tensor | None] = [None] * len(params)
-        own: set[int] = set()
+        sums = [torch.zeros_like(p) for p in params]
         for z, part in _again(chunked, states, rows, v):
             found = torch.autograd.grad(z, params, grad_outputs=part, allow_unused=True)
-            grads: list[Tensor | None] = list(found)
-            del z, part, found  # what a piece needed is free before the next one is evaluated
-            for i in range(len(grads)):
-                g, grads[i] = grads[i], None
+            del z, part  # what a piece needed is free before the next one is evaluated
+            for total, g in zip(sums, found, strict=True):
                 if g is not None:
-                    dense = g.to_dense() if g.is_sparse else g
-                    total = sums[i]
-                    if total is None:
-                        sums[i] = dense
-                    else:  # the first piece's gradient is autograd's: the sum with it is ours
-                        sums[i] = total.add_(dense) if i in own else total + dense
-                        own.add(i)
-                    del dense, total
-                del g
-        return tuple(
-            torch.zeros_like(p) if s is None else s for s, p in zip(sums, params, strict=True)
-        )
+                    total.add_(g)
+            del found, g
+        return tuple(sums)
 
     @staticmethod
     def backward(ctx: Any, *u: Tensor) -> Any:
-        found = []
+        products = _Gathered(len(ctx.rows))
         like = torch.zeros(sum(ctx.rows), device=u[0].device)
         for z, _ in _again(ctx.chunked, ctx.states, ctx.rows, like):
             dual = torch.zeros_like(z, requires_grad=True)
@@ -199,8 +195,8 @@ class _Pulled(torch.autograd.Function):
             (ju,) = torch.autograd.grad(
                 [t for t, _ in used], dual, grad_outputs=[w for _, w in used]
             )
-            found.append(ju)
-        return (None, None, None, torch.cat(found), *[None] * len(ctx.params))
+            products.add(ju)
+        return (None, None, None, products.whole(), *[None] * len(ctx.params))
 
 
 def _again(
@@ -228,9 +224,49 @@ def _again(
         _set(present)
 
 
-def _generators(devices: Sequence[str]) -> RngStates:
+class _Gathered:
+    """Rows that come piece by piece, in one tensor that is made with the first of them.
+
+    Small tensors that are kept, between large ones that are not, break the memory into parts too small to be used
+    again: a batch of many pieces would need several times the memory of one.
+
+    Args:
+        pieces: how many there will be, as far as it is known.
+    """
+
+    def __init__(self, pieces: int) -> None:
+        self.counts: list[int] = []
+        self._pieces = pieces
+        self._rows: Tensor | None = None
+
+    def add(self, part: Tensor) -> None:
+        begin, count = sum(self.counts), part.shape[0]
+        if self._rows is None:
+            self._rows = part.new_empty((self._pieces * count, *part.shape[1:]))
+        elif part.shape[1:] != self._rows.shape[1:]:
+            raise BadForward(
+                f"Chunked: a piece gave targets of the shape {tuple(part.shape)}, and those before it "
+                f"{('rows', *self._rows.shape[1:])}. All rows must have targets of one shape."
+            )
+        if begin + count > self._rows.shape[0]:
+            larger = self._rows.new_empty((2 * (begin + count), *part.shape[1:]))
+            larger[:begin] = self._rows[:begin]
+            self._rows = larger
+        self._rows[begin : begin + count] = part
+        self.counts.append(count)
+
+    def whole(self) -> Tensor:
+        assert self._rows is not None
+        return self._rows[: sum(self.counts)]
+
+
+def _generators(devices: Sequence[str], known: Sequence[RngStates] = ()) -> RngStates:
+    """The states of the random number generators; the last that are known, where nothing was drawn since."""
     elsewhere = [(torch.device(d), torch.get_device_module(d).get_rng_state()) for d in devices]
-    return [(torch.device("cpu"), torch.get_rng_state()), *elsewhere]
+    present = [(torch.device("cpu"), torch.get_rng_state()), *elsewhere]
+    if known and all(torch.equal(a, b) for (_, a), (_, b) in zip(present, known[-1], strict=True)):
+        return known[-1]
+    return present
 
 
 def _set(states: RngStates) -> None:

@@ -75,6 +75,10 @@ class _Worker:
         torch.set_num_threads(1)
         self.function = factory()
 
+    def ready(self) -> bool:
+        """Whether the process has started."""
+        return True
+
     def answer(self, columns: list[Column]) -> Any:
         given = [torch.from_numpy(np.array(c)) if isinstance(c, np.ndarray) else c for c in columns]
         return _plain(self.function(*given))
@@ -103,7 +107,8 @@ class Workers:
         self.replaced = 0
         self._class = self.cluster.actors_of(_Worker)
         self._factory = self.cluster.ray.put(factory)
-        self.actors = [self._class.remote(self._factory) for _ in range(count)]
+        self._starting: list[Any] = []
+        self.actors = [self._started() for _ in range(count)]
         self._free: asyncio.Queue[Any] | None = None
 
     async def send(self, request: Request, question: Question, columns: Columns) -> Reply:
@@ -113,22 +118,37 @@ class Workers:
                 self._free.put_nowait(actor)
         actor = await self._free.get()
         try:
+            if self._starts(actor):
+                await asyncio.wrap_future(actor.ready.remote().future())
+                self._starting = [one for one in self._starting if one is not actor]
             answer = await asyncio.wrap_future(actor.answer.remote(list(columns.values())).future())
         except self.cluster.ray.exceptions.RayTaskError as error:
             self._free.put_nowait(actor)
             raise _said(error) from error.cause
         except BaseException as error:  # dead, or busy with what nobody waits for any more
-            self._free.put_nowait(self._replacement(actor))
-            if isinstance(error, self.cluster.ray.exceptions.RayError):
+            died = isinstance(error, self.cluster.ray.exceptions.RayError)
+            slow = self._starts(actor) and not died  # the next request waits for it on
+            self._free.put_nowait(actor if slow else self._replacement(actor))
+            if died:
                 raise Failed(f"a worker died: {told(error)}", lost=True) from error
             raise
         self._free.put_nowait(actor)
         return Reply(named(answer, self.form))
 
+    def _started(self) -> Any:
+        actor = self._class.remote(self._factory)
+        self._starting.append(actor)
+        return actor
+
+    def _starts(self, actor: Any) -> bool:
+        """Whether the process of a worker was not heard of yet; on a busy machine it takes minutes to start."""
+        return any(actor is one for one in self._starting)
+
     def _replacement(self, actor: Any) -> Any:
         self.cluster.end(actor)
         self.replaced += 1
-        fresh = self._class.remote(self._factory)
+        self._starting = [one for one in self._starting if one is not actor]
+        fresh = self._started()
         self.actors = [fresh if known is actor else known for known in self.actors]
         return fresh
 
