@@ -2,6 +2,8 @@
 
 Every case runs in a process of its own, on one thread. Times are CPU seconds of that process (of the slowest rank, if
 there are several), so that other programs on the machine do not count; waiting for other ranks does not count either.
+Ranks are measured in wall time too: where other programs run, ``chrt -r 5 python -m benchmarks distributed`` gives them
+the processors first.
 Memory is the largest resident size less that before the step. For batches in pieces it is given twice: as the system's
 allocator has it by default, and, under "in use", with an allocator that gives every large block back when it is freed
 (``MALLOC_MMAP_THRESHOLD_``), so that what lies in the memory is what is used.
@@ -47,12 +49,14 @@ def mlp(width: int, layers: int, inputs: int = 256) -> nn.Sequential:
 def measured(step: Callable[[], object], times: int = 1) -> dict[str, float]:
     Path("/proc/self/clear_refs").write_text("5")  # forget what loading modules once needed
     begin = resident("VmRSS")
-    seconds = []
+    seconds, walls = [], []
     for _ in range(times):
-        before = time.process_time()
+        before, clock = time.process_time(), time.perf_counter()
         step()
         seconds.append(time.process_time() - before)
-    return {"megabytes": resident("VmHWM") - begin, "seconds": median(seconds)}
+        walls.append(time.perf_counter() - clock)
+    found = {"seconds": median(seconds), "wall": median(walls)}
+    return {"megabytes": resident("VmHWM") - begin, **found}
 
 
 def rank(number: int, size: int, meeting_point: str) -> dict[str, float]:
@@ -156,8 +160,8 @@ def run(*arguments: str, **environment: str) -> Any:
     return json.loads(done.stdout)
 
 
-def ranks(size: int) -> float:
-    """CPU seconds of a step on the slowest rank."""
+def ranks(size: int) -> tuple[float, float]:
+    """CPU and wall seconds of a step on the slowest rank."""
     with tempfile.TemporaryDirectory() as directory:
         point = str(Path(directory) / "meeting-point")
         running = [
@@ -168,7 +172,8 @@ def ranks(size: int) -> float:
             )
             for r in range(size)
         ]
-        return max(float(json.loads(each.communicate()[0])["seconds"]) for each in running)
+        found = [json.loads(each.communicate()[0]) for each in running]
+        return max(each["seconds"] for each in found), max(each["wall"] for each in found)
 
 
 def main() -> None:
@@ -185,9 +190,12 @@ def main() -> None:
     print("pieces, in use", json.dumps(payload["pieces, in use"]), flush=True)
     turns = [(ranks(1), ranks(2)) for _ in range(3)]
     payload["ranks"] = {
-        "one": median(one for one, _ in turns),
-        "two": median(two for _, two in turns),
-        "ratio": median(one / two for one, two in turns),
+        name: {
+            "one": median(one[i] for one, _ in turns),
+            "two": median(two[i] for _, two in turns),
+            "ratio": median(one[i] / two[i] for one, two in turns),
+        }
+        for i, name in enumerate(("cpu", "wall"))
     }
     print("ranks", json.dumps(payload["ranks"]), flush=True)
     save("distributed", payload)
