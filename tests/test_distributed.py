@@ -216,22 +216,34 @@ def reported(reports: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{**report, "backward_calls": 0} for report in reports]
 
 
+def reordered(cell: tuple[str, str], steps: int, alone: Tensor, **options: Any) -> float:
+    """How far one process comes to lie from ``alone`` if its rows are in another order: the most of four."""
+    numbers = torch.Generator().manual_seed(0)
+    orders = [torch.randperm(12, generator=numbers) for _ in range(4)]
+    found = [trained(*cell, order, steps, **options)[0] for order in orders]
+    return max(float((other - alone).abs().max()) for other in found)
+
+
 def check_matrix(ranks: list[dict[Any, Any]], steps: int) -> None:
-    """Equal to one process to 1e-12, and bitwise equal among the ranks, the reports included."""
+    """Bitwise equal among the ranks, the reports included, and equal to one process to 1e-12.
+
+    Some methods take steps so long, or divide by differences so small, that they carry a change of the last bit
+    further than that within twenty steps. There, ranks may differ from one process by ten times what one process
+    differs from itself with its rows in another order, and there may be few such methods.
+    """
+    sensitive = []
     for cell, (ours, reports) in ranks[0].items():
-        decay = 0.0 if cell[0] == "entropy" else 0.01
-        alone, single = trained(*cell, torch.arange(12), steps, weight_decay=decay)
-        tolerance = 1e-12
-        if cell[0] in ("secant", "trust-region", "bundle", "automatic"):
-            # ratios of small differences magnify rounding: as another order of the rows shows
-            order = torch.randperm(12, generator=torch.Generator().manual_seed(0))
-            other, _ = trained(*cell, order, steps, weight_decay=decay)
-            tolerance = max(tolerance, 100 * float((other - alone).abs().max()))
-        assert close(ours, alone, tolerance), (cell, float((ours - alone).abs().max()))
+        options = {"weight_decay": 0.0 if cell[0] == "entropy" else 0.01}
+        alone, single = trained(*cell, torch.arange(12), steps, **options)
+        if not close(ours, alone):
+            sensitive.append(cell)
+            allowed = 10 * reordered(cell, steps, alone, **options)
+            assert close(ours, alone, allowed), (cell, float((ours - alone).abs().max()), allowed)
         assert [r["inner_steps"] for r in reports] == [r["inner_steps"] for r in single], cell
         for theirs, said in (rank[cell] for rank in ranks):
             assert torch.equal(ours, theirs), cell
             assert repr(reported(reports)) == repr(reported(said)), cell
+    assert len(sensitive) <= len(ranks[0]) // 6, sensitive
 
 
 def test_every_rule_on_two_ranks_is_one_process_on_the_joined_batch(
