@@ -116,5 +116,5 @@ def adversarial_digits(
     sizes = {"smoke": (60, 60, 16), "quick": (300, 200, 32), "full": (1200, 500, 64)}
     n, held_out, width = sizes[size]
     if images == "mnist" and size == "full":
-        n, held_out = 4000, 1000
+        n, held_out = 1000, 1000
     return RobustDigits(digits(n, held_out, seed, images), epsilon, steps, width)

@@ -32,6 +32,7 @@ class Extent:
         tried: values tried of each setting; all, and more until the best lies inside, if None.
         roles: which arms take part.
         price: what a call is taken to cost in inner steps, by which SSO's default chooses m.
+        hurried: whether slow arms are left out.
         fewer: how many of the seeds other rules and ablations of SSO are shown with; all if None.
         patience: rivals may ask so many times as often as SSO, which costs little because they compute little
             besides, and says how long they take to get where SSO was within its budget.
@@ -42,6 +43,7 @@ class Extent:
     tried: int | None
     roles: frozenset[str]
     price: float = 100.0
+    hurried: bool = False
     fewer: int | None = None
     patience: int = 1
 
@@ -58,8 +60,8 @@ class Extent:
 EVERYBODY = frozenset({"default", "rule", "ablation", "rival", "trick"})
 EXTENTS: Mapping[str, Extent] = {
     "smoke": Extent(seeds=1, tuning_seeds=1, tried=2, roles=EVERYBODY - {"ablation", "rule"}),
-    "quick": Extent(seeds=10, tuning_seeds=1, tried=None, roles=EVERYBODY, fewer=3, patience=3),
-    "full": Extent(seeds=10, tuning_seeds=2, tried=None, roles=EVERYBODY, patience=4),
+    "quick": Extent(10, 1, None, EVERYBODY, hurried=True, fewer=3, patience=3),
+    "full": Extent(10, 1, None, EVERYBODY, fewer=5, patience=3),
 }
 FIRST_TUNING_SEED = 1000
 
@@ -89,11 +91,13 @@ class Task:
     def arms(self, scale: str, reveals: frozenset[str]) -> list[Arm]:
         """Everybody who takes part at a scale, the default first."""
         everybody = (DEFAULT, *RIVALS, *RULES, *TRICKS_FOR_LABELS, *self.tricks, *ABLATIONS)
-        roles, quick = EXTENTS[scale].roles, EXTENTS[scale].fewer is not None
+        extent = EXTENTS[scale]
         return [
             arm
             for arm in everybody
-            if arm.role in roles and arm.needs <= reveals and not (quick and arm.slow)
+            if arm.role in extent.roles
+            and arm.needs <= reveals
+            and not (extent.hurried and arm.slow)
         ]
 
     def table(self, scale: str, times: int = 1) -> dict[str, Any]:

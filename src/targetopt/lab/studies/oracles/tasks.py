@@ -27,7 +27,7 @@ for name, title in (("mbb-beam", "beam"), ("cantilever", "cantilever"), ("bridge
             f"{title}, neural field",
             "one finite element solve",
             {"name": name, "model": "fourier"},
-            calls(12, 30, 150),
+            calls(12, 30, 60),
             tricks=(MAJORISER,),
         )
     )
@@ -37,7 +37,7 @@ add(
         "beam, CNN",
         "one finite element solve",
         {"name": "mbb-beam", "model": "cnn"},
-        calls(12, 30, 150),
+        calls(12, 30, 60),
         tricks=(MAJORISER,),
     )
 )
@@ -47,7 +47,7 @@ add(
         "conductivity inversion",
         "one factorisation, two solves a source",
         {"name": "conductivity", "model": "fourier"},
-        calls(12, 30, 150),
+        calls(12, 30, 60),
     )
 )
 add(
@@ -56,7 +56,7 @@ add(
         "wave-form inversion",
         "Helmholtz solves for every frequency",
         {"name": "waveform", "model": "fourier"},
-        calls(12, 30, 150),
+        calls(12, 30, 60),
     )
 )
 for loss, title in (
@@ -70,7 +70,7 @@ for loss, title in (
             f"shortest path, {title}",
             "a shortest path for every instance",
             {"name": "shortest-path", "loss": loss},
-            calls(12, 30, 200),
+            calls(12, 30, 60),
             tricks=(POOL,),
         )
     )
@@ -80,7 +80,7 @@ add(
         "knapsack, SPO+",
         "a knapsack for every instance",
         {"name": "knapsack", "loss": "spo+"},
-        calls(12, 30, 200),
+        calls(12, 30, 40),
         tricks=(POOL,),
     )
 )
@@ -90,7 +90,7 @@ add(
         "travelling salesman, SPO+",
         "a tour for every instance",
         {"name": "travelling-salesman", "loss": "spo+"},
-        calls(12, 30, 200),
+        calls(12, 30, 60),
         tricks=(POOL,),
     )
 )
@@ -100,7 +100,7 @@ add(
         "distillation, gradients",
         "the teacher's gradient for all images",
         {"name": "distillation", "sells": "gradient"},
-        calls(12, 30, 200),
+        calls(12, 30, 60),
     )
 )
 add(
@@ -109,7 +109,7 @@ add(
         "distillation, scores",
         "a few scores for every image",
         {"name": "distillation", "sells": "score"},
-        calls(12, 30, 200),
+        calls(12, 30, 60),
     )
 )
 for sells in ("probabilities", "top-k"):
@@ -134,7 +134,7 @@ for name, title, images in (
             title,
             "a PGD attack on all images",
             {"name": "adversarial-digits", "images": images},
-            calls(8, 30, 150),
+            calls(8, 30, 60),
             tricks=(FREE, FAST),
         )
     )
@@ -144,6 +144,6 @@ add(
         "spin chain, circuit",
         "the circuit at every field and shift",
         {"name": "spin-chain"},
-        calls(12, 30, 200),
+        calls(12, 30, 60),
     )
 )
