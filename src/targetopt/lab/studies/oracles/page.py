@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -269,6 +270,10 @@ def _made(scale: str) -> str:
 
 
 def _rivals(found: Sequence[TaskFindings]) -> str:
-    """The names of the tuned rivals that took part somewhere."""
-    names = list(dict.fromkeys(arm.label for task in found for arm in task.of("rival")))
+    """The names of the tuned rivals, and on how many problems those took part that did not everywhere."""
+    counts = Counter(arm.label for task in found for arm in task.of("rival"))
+    names = [
+        label if count == len(found) else f"{label} (on {count} of {len(found)} problems)"
+        for label, count in counts.items()
+    ]
     return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)
