@@ -31,7 +31,11 @@ def wander(states: Array, rng: np.random.Generator) -> Array:
     return rng.uniform(-1, 1, (len(states), 1))
 
 
-@pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
+# Not by fork, which jax warns of where another test of the process has imported it.
+IN_PROCESSES = partial(AsyncVectorEnv, context="spawn")
+
+
+@pytest.mark.parametrize("kind", [SyncVectorEnv, IN_PROCESSES], ids=["here", "processes"])
 def test_rounds_are_those_of_a_loop_over_single_environments(kind: Any) -> None:
     ours = im.make_gatherer(partial(vector, kind=kind), seed=3, burn_in=0)
     loop = im.make_gatherer(PointMass, copies=4, seed=3, burn_in=0)

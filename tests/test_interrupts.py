@@ -31,7 +31,7 @@ X = torch.randn(8, 4, dtype=F64, generator=torch.Generator().manual_seed(0))
 Y = torch.randn(8, dtype=F64, generator=torch.Generator().manual_seed(1)).sign()
 LOSS = to.losses.Logistic(Y)
 ANSWERING = (Answering.__call__, Remembering.query)
-WANT_THE_LOSS = ("entropy", "majoriser", "proximal")
+WANT_THE_LOSS = ("entropy", "majoriser", "proximal", "bought")
 """Rules that a bare gradient oracle does not serve."""
 WANT_THE_SAME_ROWS = ("trust-region", "secant", "bundle", "automatic")
 """Rules that compare answers about the same rows; three steps on them fill what they keep."""

@@ -195,7 +195,7 @@ class SSO(Optimizer):
         with together(self.group, "step") as world:
             answerer = as_oracle(oracle)
             targets = self._targets(forward, regularise_on)
-            method = self._method()
+            method = self._method(getattr(answerer, "anchored", None))
             world.agree(method.settings, targets.params)
             journal = Journal(targets.params)
             with journal, journal, journal:
@@ -308,9 +308,11 @@ class SSO(Optimizer):
         params = [p for p in self.param_groups[0]["params"] if p.requires_grad]
         return Targets(forward, params, regularise_on)
 
-    def _method(self) -> Method:
+    def _method(self, anchored: Callable[[Rule], Rule] | None = None) -> Method:
+        """This step's parts; ``anchored`` is of an oracle whose answer is about other targets than the present ones."""
+        rule = self.rule if anchored is None else anchored(self.rule)
         step = self._progress.steps + 1
-        return Method.of(self.param_groups[0], self.rule, self.inner, self.schedule, step)
+        return Method.of(self.param_groups[0], rule, self.inner, self.schedule, step)
 
     def _ask(
         self,

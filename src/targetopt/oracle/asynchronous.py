@@ -5,8 +5,7 @@ from __future__ import annotations
 import itertools
 import queue
 from _thread import start_new_thread
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -216,29 +215,15 @@ class Asynchronous:
         if self.max_staleness is not None and staleness > self.max_staleness:
             return Late(pending.number, staleness, None), False
         pending.before = steps
+        known = _Known(point) if self.anchor == "present" else _KnownThere(point, query.targets)
         try:
-            with self._anchored_at(query.targets):
-                pending.report = self.opt.step(
-                    _redrawn(pending.forward, query), _Known(point), index=pending.index
-                )
+            pending.report = self.opt.step(
+                _redrawn(pending.forward, query), known, index=pending.index
+            )
         except BaseException as error:
             pending.report = getattr(error, "report", pending.report)
             raise
         return Late(pending.number, staleness, pending.report), True
-
-    @contextmanager
-    def _anchored_at(self, asked: Tensor) -> Iterator[None]:
-        rule: Any = self.opt.rule
-        rule = getattr(rule, "of_others", rule)  # an interrupt may have left one of ours there
-        if self.anchor == "present":
-            self.opt.rule = rule
-            yield
-            return
-        self.opt.rule = _Anchored(rule, asked)  # type: ignore[assignment]
-        try:
-            yield
-        finally:
-            self.opt.rule = rule
 
     # -- state --------------------------------------------------------------------------------------
 
@@ -320,11 +305,22 @@ class _Known:
         return replace(self.point, targets=z)
 
 
+class _KnownThere(_Known):
+    """An oracle that has been asked about other targets: the rule of this one step begins where it was asked."""
+
+    def __init__(self, point: TargetPoint, asked: Tensor) -> None:
+        super().__init__(point)
+        self.asked = asked
+
+    def anchored(self, rule: Any) -> Any:
+        return _Anchored(rule, self.asked)
+
+
 class _Anchored:
     """A rule whose surrogates are anchored where the question was asked, not where the model is now."""
 
     def __init__(self, rule: Any, asked: Tensor) -> None:
-        self.of_others = self.rule = rule
+        self.rule = rule
         self.asked = asked
 
     def propose(self, point: TargetPoint, lr: float | None, decay: float, state: State) -> Any:
