@@ -1,11 +1,13 @@
 """Side by side with the package `imitation` (its DAgger): return against questions to the same expert, and time.
 
     python -m benchmarks.imitation_rivals OUT.jsonl [--environment Hopper-v5] [--family sac] [--seeds 0] [--arms …]
+        [--budget 50000]
 
 Three arms, each a line of the file: ``targetopt`` (the defaults of `to.imitation.train`), ``imitation`` (the defaults
 of its ``SimpleDAggerTrainer``) and ``imitation, same network`` (256, 256, relu as ours, all else its defaults). Every
-arm may ask the expert about 50 000 states and a few more, until its round is over. Returns are of the mean action over
-the same 10 episodes; the time of measuring them is not counted.
+arm may ask the expert about 50 000 states (``--budget``) and a few more, until its round is over; ours asks for the
+driving before its first round as well, which is in the number of questions. Returns are of the mean action over the
+same 10 episodes; the time of measuring them is not counted.
 
 `imitation` 1.0.1 asks for gymnasium 0.29 and stable-baselines3 2.2, where there is no ``Hopper-v5``. It needs a virtual
 environment of its own, and works with those of this project if it is installed without its requirements:
@@ -32,8 +34,7 @@ import torch
 import targetopt as to
 from targetopt.imitation.measuring.measure import MEASURED_SEED
 
-BUDGET = 50_000
-EVERY = 5_000
+EVERY = 2_500
 PACKAGES = ("targetopt", "imitation", "stable-baselines3", "gymnasium", "mujoco", "torch")
 
 
@@ -47,7 +48,7 @@ class Record:
 
     def look(self, policy: Any, questions: int) -> None:
         """Measure the policy, if it is time."""
-        if questions < EVERY * (len(self.rows) + 1):
+        if questions < (self.rows[-1]["questions"] if self.rows else 0) + EVERY:
             return
         self.wall, self.cpu = self.wall + time.perf_counter(), self.cpu + time.process_time()
         found = to.imitation.evaluate(policy, self.environment, episodes=10, seed=MEASURED_SEED)
@@ -57,7 +58,9 @@ class Record:
         self.wall, self.cpu = self.wall - time.perf_counter(), self.cpu - time.process_time()
 
 
-def targetopt(environment: str, expert: to.imitation.NetworkExpert, seed: int) -> Record:
+def targetopt(
+    environment: str, expert: to.imitation.NetworkExpert, seed: int, budget: int
+) -> Record:
     """Ours, with nothing chosen but that the expert plays no episodes of its own."""
     opened = to.imitation.Environment(environment)
     policy = to.imitation.GaussianPolicy(
@@ -73,6 +76,7 @@ def targetopt(environment: str, expert: to.imitation.NetworkExpert, seed: int) -
         expert,
         learner=policy,
         seed=seed,
+        rounds=budget // 1000,
         held_out=0,
         evaluate_every=0,
         progress=False,
@@ -82,7 +86,7 @@ def targetopt(environment: str, expert: to.imitation.NetworkExpert, seed: int) -
 
 
 def imitation(
-    environment: str, expert: to.imitation.NetworkExpert, seed: int, same_network: bool
+    environment: str, expert: to.imitation.NetworkExpert, seed: int, budget: int, same_network: bool
 ) -> Record:
     """Theirs, until as many questions are asked."""
     from imitation.algorithms import bc, dagger
@@ -131,11 +135,11 @@ def imitation(
             bc_trainer=cloning,
         )
         quiet = {"log_interval": 10**9, "progress_bar": False, "log_rollouts_n_episodes": 0}
-        trainer.train(BUDGET, bc_train_kwargs=quiet)
+        trainer.train(budget, bc_train_kwargs=quiet)
     return record
 
 
-ARMS: dict[str, Callable[[str, Any, int], Record]] = {
+ARMS: dict[str, Callable[[str, Any, int, int], Record]] = {
     "targetopt": targetopt,
     "imitation, same network": lambda *these: imitation(*these, same_network=True),
     "imitation": lambda *these: imitation(*these, same_network=False),
@@ -150,6 +154,7 @@ def main() -> None:
     parser.add_argument("--family", default="sac")
     parser.add_argument("--seeds", type=int, nargs="*", default=[0])
     parser.add_argument("--arms", nargs="*", default=list(ARMS))
+    parser.add_argument("--budget", type=int, default=50_000)
     words = parser.parse_args()
     torch.set_num_threads(1)
     expert = to.imitation.load_expert(words.environment, words.family)
@@ -159,12 +164,13 @@ def main() -> None:
         for arm in words.arms:
             if (words.environment, arm, seed) in done:
                 continue
-            record = ARMS[arm](words.environment, expert, seed)
+            record = ARMS[arm](words.environment, expert, seed, words.budget)
             line = {
                 "environment": words.environment,
                 "family": words.family,
                 "arm": arm,
                 "seed": seed,
+                "budget": words.budget,
                 "expert_return": to.imitation.evaluate(
                     expert, words.environment, episodes=10, seed=MEASURED_SEED
                 ).mean,

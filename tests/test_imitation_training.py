@@ -75,29 +75,17 @@ class Reached(Exception):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("environment", ["Hopper-v5", "Walker2d-v5"])
-def test_a_learner_reaches_nine_tenths_of_the_expert(environment: str) -> None:
-    """The paper's experiment: MLP, online, 1000 states a round, the SAC expert, at most 50 rounds.
-
-    With a little noise instead of the paper's, under which an episode is over before it begins.
-    """
-    goal = 0.9 * im.evaluate(im.load_expert(environment), environment, episodes=10).mean
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("environment", ["Hopper-v5", "Walker2d-v5", "HalfCheetah-v5"])
+def test_nothing_chosen_comes_to_95_percent_of_the_expert(environment: str) -> None:
+    """At most 50 rounds of 1000 states, the SAC expert."""
 
     def stop(latest: im.Round) -> None:
-        if latest.mean_return >= goal:
+        if latest.return_share >= 0.95:
             raise Reached
 
     with pytest.raises(Reached):
-        im.train(
-            environment,
-            "sac",
-            behaviour=im.Mixture(0.0, learner_noise=0.3),
-            inner=to.Torch(lambda p: torch.optim.Adam(p, lr=1e-3), max_steps=300),
-            rounds=50,
-            evaluate_every=5,
-            progress=False,
-            callback=stop,
-        )
+        im.train(environment, "sac", progress=False, callback=stop)
 
 
 def test_what_a_round_reports() -> None:
