@@ -10,7 +10,7 @@ DOCS := $(VENV)/.installed-docs
 # then compile torch's sources anew: four seconds where one is enough.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-slow lint bench docs notebooks package clean
+.PHONY: help setup demo test test-slow lint bench docs notebooks package package-from-index clean
 
 help:
 	@echo "make demo       where SSO wins and where it does not, in a minute; writes a report"
@@ -20,7 +20,8 @@ help:
 	@echo "make notebooks  write the five notebooks anew from the gallery, executed"
 	@echo "make setup      create .venv and install everything for development (seconds when nothing changed)"
 	@echo "make lint       ruff and mypy"
-	@echo "make package    build wheel and sdist, and use the core from them in an environment of its own"
+	@echo "make package    build wheel and sdist, and use the core and each extra in environments of their own"
+	@echo "make package-from-index   the same with all that pip downloads, for any interpreters (an hour)"
 	@echo "make bench      the performance claims, measured (a few minutes; results in benchmarks/results)"
 
 # $(call install,EXTRA,STAMP,WHAT,OPTIONS): into .venv, with a word before and a word after
@@ -70,6 +71,10 @@ notebooks: $(DOCS)
 
 package: $(DEV)
 	$(BIN)/python .ci/package.py
+
+# PACKAGE_ARGS="--python python3.12 --python python3.13 lab rl" takes other interpreters, or some extras alone.
+package-from-index: $(DEV)
+	$(BIN)/python .ci/package.py --from-index $(PACKAGE_ARGS)
 
 bench: $(DEV)
 	$(BIN)/python -m benchmarks

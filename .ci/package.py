@@ -1,19 +1,28 @@
-"""Build the wheel and the sdist, and use the core from each in an environment that has the core's dependencies alone.
+"""Build the wheel and the sdist, and use them in clean environments: the core alone, and each extra alone.
 
-The environments are made by ``venv`` and see nothing of the one that runs this. The packages that the core declares,
-and what those declare in turn, are linked into them instead of being downloaded and copied once more.
+The environments are made by ``venv`` and see nothing of the one that runs this. The packages that the core or an extra
+declares, and what those declare in turn, are linked into them instead of being downloaded and copied once more.
+
+``package.py --from-index [--python PYTHON]… [EXTRA]…`` has pip install the wheel with each extra from the index,
+for each of these interpreters, and uses more of it; this takes minutes for each.
 """
 
 from __future__ import annotations
 
+import argparse
 import re
 import subprocess
 import sys
 import tempfile
+import time
 import venv
+import zipfile
+from collections.abc import Iterable
+from email.parser import Parser
 from importlib import metadata
 from pathlib import Path
 
+import extras
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -39,21 +48,37 @@ print(f"targetopt {to.__version__} works: loss {losses[0]:.3f}, then {losses[-1]
 """
 
 
-def needed(names: list[str], found: set[str]) -> set[str]:
-    """The names of these distributions and of all that they need here."""
-    for name in names:
-        plain = re.sub(r"[-_.]+", "-", name).lower()
-        if plain in found:
-            continue
-        try:
-            requirements = metadata.requires(plain) or []
-        except metadata.PackageNotFoundError:
-            continue  # of another platform
-        found.add(plain)
-        wanted = [Requirement(text) for text in requirements]
-        here = [r.name for r in wanted if r.marker is None or r.marker.evaluate({"extra": ""})]
-        needed(here, found)
-    return found
+def needed(wanted: Iterable[Requirement], found: set[tuple[str, str]]) -> set[str]:
+    """The names of the distributions that satisfy these requirements here, and of all that those need in turn."""
+    for requirement in wanted:
+        plain = re.sub(r"[-_.]+", "-", requirement.name).lower()
+        for extra in ("", *requirement.extras):
+            if (plain, extra) in found:
+                continue
+            try:
+                declared = metadata.requires(plain) or []
+            except metadata.PackageNotFoundError:
+                continue  # of another platform
+            found.add((plain, extra))
+            needed(applying(declared, extra), found)
+    return {name for name, _ in found}
+
+
+def applying(declared: Iterable[str], extra: str) -> list[Requirement]:
+    """Those of a distribution's requirements that one of its extras has, or that it has without any."""
+    parsed = [Requirement(text) for text in declared]
+    return [r for r in parsed if r.marker is None or r.marker.evaluate({"extra": extra})]
+
+
+def declared_by(wheel: Path, extra: str) -> list[Requirement]:
+    """What a wheel of ours needs with an extra; an extra may name others."""
+    with zipfile.ZipFile(wheel) as archive:
+        [name] = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        declared = Parser().parsestr(archive.read(name).decode()).get_all("Requires-Dist") or []
+    found = applying(declared, extra)
+    for own in [each for each in found if each.name == "targetopt"]:
+        found += [r for other in own.extras for r in declared_by(wheel, other)]
+    return [each for each in found if each.name != "targetopt"]
 
 
 def link(names: set[str], place: Path) -> None:
@@ -66,26 +91,75 @@ def link(names: set[str], place: Path) -> None:
                 (place / top).symlink_to(target)
 
 
+def clean(home: Path, names: set[str]) -> Path:
+    """An environment with links to these distributions; returns the folder of its packages."""
+    venv.create(home, symlinks=True)
+    [packages] = home.glob("lib/python*/site-packages")
+    link(names, packages)
+    return packages
+
+
+def use(python: str, code: str, folder: str) -> None:
+    """Run code that must neither fail nor warn, in a file, as processes that it starts may look for one."""
+    script = Path(folder) / "use.py"
+    script.write_text(code, encoding="utf-8")
+    subprocess.run([python, "-I", "-W", "error", script], cwd=folder, check=True)
+
+
+def by_links(wheel: Path, sdist: Path, folder: str) -> None:
+    """The core from wheel and sdist, and every extra from the wheel, with the packages that are here."""
+    core = needed(declared_by(wheel, ""), set())
+    build = needed([Requirement("hatchling")], set())
+    for source, linked in ((sdist, core | build), (wheel, core)):
+        print(f"{source.name}, {source.stat().st_size / 1e6:.1f} MB", flush=True)
+        home = Path(folder) / source.suffix
+        installed, made = clean(home, linked), str(home / "bin" / "python")
+        pip = [sys.executable, "-m", "pip", "--python", made, "install", "--quiet"]
+        subprocess.run([*pip, "--no-deps", "--no-build-isolation", source], check=True)
+        use(made, USE, folder)
+    for extra, code in extras.QUICK.items():
+        linked = core | needed(declared_by(wheel, extra), set())
+        packages = clean(Path(folder) / extra, linked)
+        for ours in installed.glob("targetopt*"):
+            (packages / ours.name).symlink_to(ours)
+        use(str(Path(folder) / extra / "bin" / "python"), code, folder)
+        print(f"[{extra}] alone works ({len(linked)} packages)", flush=True)
+
+
+def from_index(wheel: Path, pythons: list[str], wanted: list[str], folder: str) -> None:
+    """The core and every extra as a stranger installs them, for each interpreter."""
+    for python in pythons:
+        for extra in ["", *(wanted or extras.QUICK)]:
+            home = Path(folder) / "environment"
+            subprocess.run([python, "-m", "venv", "--clear", home], check=True)
+            made, began = str(home / "bin" / "python"), time.monotonic()
+            source = f"{wheel}[{extra}]" if extra else str(wheel)
+            subprocess.run([made, "-m", "pip", "install", "--quiet", source], check=True)
+            seconds = time.monotonic() - began
+            size = sum(f.stat().st_size for f in home.rglob("*") if not f.is_symlink()) / 1e6
+            for code in [extras.QUICK[extra], extras.WHOLE.get(extra)] if extra else [USE]:
+                if code:
+                    use(made, code, folder)
+            version = subprocess.run([made, "-V"], capture_output=True, text=True).stdout.strip()
+            print(f"{version}, [{extra}]: works, {size:.0f} MB in {seconds:.0f} s", flush=True)
+
+
 def main() -> None:
     """Exit with an error if anything of this does not work."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--from-index", action="store_true")
+    parser.add_argument("--python", action="append", help="an interpreter; several may be given")
+    parser.add_argument("extras", nargs="*", metavar="EXTRA", help="some of them; all without")
+    given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         made = Path(folder) / "dist"
-        subprocess.run(
-            [sys.executable, "-m", "hatchling", "build", "-d", made], cwd=ROOT, check=True
-        )
+        build = [sys.executable, "-m", "hatchling", "build", "-d", made]
+        subprocess.run(build, cwd=ROOT, check=True)
         [wheel], [sdist] = made.glob("*.whl"), made.glob("*.tar.gz")
-        core = needed(["torch", "numpy", "scipy"], set())
-        build = needed(["hatchling"], set())
-        for source, linked in ((wheel, core), (sdist, core | build)):
-            print(f"{source.name}, {source.stat().st_size / 1e6:.1f} MB")
-            home = Path(folder) / source.suffix.strip(".")
-            venv.create(home, with_pip=True)
-            [packages] = home.glob("lib/python*/site-packages")
-            link(linked, packages)
-            python = str(home / "bin" / "python")
-            install = ["-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
-            subprocess.run([python, *install, source], check=True)
-            subprocess.run([python, "-I", "-W", "error", "-c", USE], cwd=folder, check=True)
+        if given.from_index:
+            from_index(wheel, given.python or [sys.executable], given.extras, folder)
+        else:
+            by_links(wheel, sdist, folder)
 
 
 if __name__ == "__main__":
