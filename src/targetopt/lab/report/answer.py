@@ -97,8 +97,10 @@ def _comparison(results: Results, panel: Panel, rows: list[Spent], metric: str) 
     for each in second:
         name = label[each.method]
         if not np.isfinite(each.calls):
-            whom = "none of its rivals" if by_sso else "no form of SSO"
-            text += f", which {whom} reached" if others else ""
+            several = "none of its rivals reached" if by_sso else "no form of SSO reached"
+            alone = not by_sso and len(others) == 1
+            missing = f"{name} did not reach" if alone else several
+            text += f", which {missing}" if others else ""
         elif others and (by_sso or len(others) > 1):
             kind = "the best of its rivals" if by_sso else "the best form of SSO"
             text += f", and {kind}, {name}, needed {each.calls:,.0f}"
