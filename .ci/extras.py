@@ -56,7 +56,12 @@ to.imitation.train(
 from targetopt.lab.problems import get
 assert get("shortest-path", size="smoke").n
 """,
-    "expert": "import stable_baselines3, sbx, targetopt as to; to.imitation.train_expert",
+    "expert": """
+import warnings
+warnings.simplefilter("ignore")  # what sbx imports warns of itself
+import stable_baselines3, sbx, targetopt as to
+to.imitation.train_expert
+""",
 }
 
 WHOLE = {
