@@ -80,11 +80,12 @@ class LBFGS(Inner):
         >>> (
         ...     LBFGS().pairs_kept([torch.zeros(1000)]),
         ...     LBFGS(memory=8000).pairs_kept([torch.zeros(500)]),
+        ...     LBFGS(memory=float("inf")).pairs_kept([torch.zeros(500)]),
         ... )
-        (10, 2)
+        (10, 2, 10)
         """
         size = sum(p.numel() * max(p.element_size(), 4) for p in params)
-        return min(self.history, max(1, int(self.memory // (2 * size)))) if size else self.history
+        return max(1, int(min(self.history, self.memory / (2 * size)))) if size else self.history
 
     def minimise(self, objective: Objective, state: State) -> InnerResult:
         now = objective.start()
