@@ -55,7 +55,7 @@ for each in CURVED:
     del CASES[each, "exact"]
 for each in [inner for rule, inner in CASES if rule == "majoriser"]:
     CASES["majoriser", each] = ["logistic", "squared", "huber"]  # losses with a finite L
-KERNELS = set(registry.rules) - {*CURVED, "trust-region", "polyak", "majoriser"}
+KERNELS = set(registry.rules) - {*CURVED, "trust-region", "polyak", "majoriser", "mirror-descent"}
 """The rules that have kernels; the others are run step by step."""
 for pair in [("gradient-step", "armijo"), ("line-search", "exact"), ("newton", "lbfgs")]:
     CASES[pair] = [*SINGLE, *ADDED]

@@ -260,3 +260,21 @@ def test_imitation_over_ray_is_the_local_run(env):
     assert all(torch.equal(a, b) for a, b in zip(other, weights, strict=True))
     assert far.questions == near.questions
     assert [r.loss for r in far.history] == [r.loss for r in near.history]
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "Hopper-v5"])
+def test_reinforcement_learning_over_ray_is_the_local_run(env):
+    def run(gather):
+        result = to.rl.train(
+            env, steps=128, batch=64, copies=4, seed=1, gather=gather, progress=False,
+            inner=to.GradientDescent(step_size=0.1, max_steps=2),
+        )  # fmt: skip
+        return result, [p.detach().clone() for p in result.policy.actor.parameters()]
+
+    near, weights = run(None)
+    far, other = run(im.OverRay(workers=2, cpus=0.5))
+    assert all(torch.equal(a, b) for a, b in zip(other, weights, strict=True))
+    assert far.counts == near.counts
+    assert [u.mean_return for u in far.history] == pytest.approx(
+        [u.mean_return for u in near.history], abs=0, nan_ok=True
+    )

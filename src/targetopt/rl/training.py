@@ -17,6 +17,7 @@ from targetopt.imitation import checkpoint as checkpoints
 from targetopt.imitation.checkpoint import unpacked
 from targetopt.imitation.simulation.environment import EnvLike
 from targetopt.imitation.simulation.gather import make_copies
+from targetopt.imitation.simulation.over_ray import OverRay
 from targetopt.rl.environment import ControlEnvironment
 from targetopt.rl.gathering import Batch, Collector
 from targetopt.rl.learner import Learner, lesson
@@ -55,6 +56,7 @@ class Training:
         recipe: of the run.
         seed: of everything random in it.
         fast: as for `targetopt.imitation.make_gatherer`.
+        gather: where the copies live; see `train`.
         actor: a module of your own from observations to the family's targets; a perceptron by default.
         critic: a module of your own from observations to values, shape ``(n,)``.
     """
@@ -66,6 +68,7 @@ class Training:
         seed: int,
         *,
         fast: Any = "auto",
+        gather: OverRay | None = None,
         actor: nn.Module | None = None,
         critic: nn.Module | None = None,
     ) -> None:
@@ -85,7 +88,7 @@ class Training:
         self.learner = Learner(actor, critic, family, recipe, 2 * self.seed)
         self.normaliser = Normaliser(size, wanted=recipe.normalise_observations)
         self.scale = RewardScale(recipe.copies, recipe.discount, wanted=recipe.normalise_rewards)
-        made = make_copies(self.environment, recipe.copies, fast)
+        made = make_copies(self.environment, recipe.copies, fast, over=gather)
         self.collector = Collector(made, family, seed=self.seed)
         self.history: list[Update] = []
         self.episodes: list[tuple[int, float, int]] = []
@@ -205,6 +208,7 @@ def train(
     checkpoint_every: int = 10,
     progress: bool = True,
     fast: Any = "auto",
+    gather: OverRay | None = None,
     actor: nn.Module | None = None,
     critic_network: nn.Module | None = None,
     after: Callable[[Training], object] | None = None,
@@ -229,6 +233,9 @@ def train(
         checkpoint_every: updates between two saves; the last update is saved in any case.
         progress: whether to show how far it is.
         fast: ``"auto"`` steps MuJoCo's runners in native code; False is the plain Gymnasium loop.
+        gather: where the copies of the environment live: here by default, or on a Ray cluster,
+            ``to.imitation.OverRay(workers=4)``, with the same numbers; it pays where one step takes longer than a
+            millisecond.
         actor: a torch module of your own from observations to the targets of the environment's family.
         critic_network: a torch module of your own from observations to values, shape ``(n,)``.
         after: called with the `Training` after every update.
@@ -248,7 +255,9 @@ def train(
     positive_int("steps", steps)
     positive_int("checkpoint_every", checkpoint_every)
     recipe = _preset(preset).changed(changes)
-    training = Training(env, recipe, seed, fast=fast, actor=actor, critic=critic_network)
+    training = Training(
+        env, recipe, seed, fast=fast, gather=gather, actor=actor, critic=critic_network
+    )
     path = None if checkpoint is None else Path(checkpoint)
     try:
         if path is not None:

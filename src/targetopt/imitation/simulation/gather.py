@@ -268,16 +268,7 @@ def make_gatherer(
         ((100, 11), (100, 3))
     """
     environment = env if isinstance(env, Environment) else Environment(env)
-    if over is None:
-        made = make_copies(environment, copies, fast, positive_int("threads", threads))
-    else:
-        if environment.is_vector:
-            raise BadArgument(
-                f"env={environment.name!r} is a vector environment, which cannot be divided among the workers of "
-                "gather=OverRay(...). Pass a function that makes one copy, or leave gather= out."
-            )
-        count = positive_int("copies", COPIES if copies is None else copies)
-        made = RayCopies(environment, count, over, fast, make_copies)
+    made = make_copies(environment, copies, fast, positive_int("threads", threads), over)
     return Gatherer(made, seed=seed, burn_in=burn_in)
 
 
@@ -286,10 +277,19 @@ def make_copies(
     count: int | None,
     fast: bool | Literal["auto"] = "auto",
     threads: int = 1,
+    over: OverRay | None = None,
 ) -> Copies:
     """Simulators, batched where that is possible and wanted; see `make_gatherer`."""
     if fast not in (True, False, "auto"):
         raise BadArgument(f"fast={fast!r} must be True, False or 'auto'")
+    if over is not None:
+        if environment.is_vector:
+            raise BadArgument(
+                f"env={environment.name!r} is a vector environment, which cannot be divided among the workers of "
+                "gather=OverRay(...). Pass a function that makes one copy, or leave gather= out."
+            )
+        count = positive_int("copies", COPIES if count is None else count)
+        return RayCopies(environment, count, over, fast, make_copies)
     reason = obstacle(environment) if fast else "it was not asked for"
     if fast is True and reason is not None:
         raise BadArgument(

@@ -57,9 +57,14 @@ class _Simulators:
     """Some of the copies, in a process of the cluster."""
 
     def __init__(
-        self, source: EnvLike, count: int, fast: bool | Literal["auto"], make: MakeCopies
+        self,
+        kind: type[Environment],
+        source: EnvLike,
+        count: int,
+        fast: bool | Literal["auto"],
+        make: MakeCopies,
     ) -> None:
-        self.copies = make(Environment(source), count, fast)
+        self.copies = make(kind(source), count, fast)
 
     def reset(self, copy: int, seed: int) -> tuple[str | None, Array]:
         failure = self.copies.reset(copy, seed)
@@ -119,7 +124,7 @@ class RayCopies(Episodes):
         self._blocks = [block.tolist() for block in blocks]
         self._block_of = np.concatenate([np.full(len(b), i) for i, b in enumerate(blocks)])
         self._first = np.array([block[0] for block in blocks])[self._block_of]
-        self._settings = (environment.source, fast, make)
+        self._settings = (type(environment), environment.source, fast, make)
         self._actors: list[Any] = [None] * len(blocks)
         for block in range(len(blocks)):
             self._start(block)
@@ -127,8 +132,8 @@ class RayCopies(Episodes):
     # -- workers ------------------------------------------------------------------------------------
 
     def _start(self, block: int) -> Any:
-        source, fast, make = self._settings
-        self._actors[block] = self._class.remote(source, len(self._blocks[block]), fast, make)
+        kind, source, fast, make = self._settings
+        self._actors[block] = self._class.remote(kind, source, len(self._blocks[block]), fast, make)
         return self._actors[block]
 
     def _actor(self, block: int) -> Any:

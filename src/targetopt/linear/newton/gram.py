@@ -74,6 +74,7 @@ def gram(objective: PenalisedLoss, X: Any, weights: Array) -> Array:
     H = spare.take((d, d)).T
     H[:-1, :-1] = features
     H[-1, :-1] = X.T @ weights
+    H[:-1, -1] = 0.0  # nobody reads it, but a nan that lies there would warn when H is scaled
     H[-1, -1] = weights.sum()
     return H
 
