@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from targetopt.imitation.simulation.copies import Copies, Failure, Ids, Outcome
+from targetopt.imitation.simulation.copies import Copies, Failure, Ids, Outcome, unusable
 from targetopt.imitation.simulation.environment import Environment, EnvironmentFailed
 
 NO_EPISODE = -1
@@ -30,6 +31,16 @@ class Episodes(Copies):
     @abstractmethod
     def _begin(self, copy: int, seed: int) -> Failure | None:
         """Reset one copy, and keep what it shows."""
+
+    def _begun(self, copy: int, seed: int, reset: Callable[[], None]) -> Failure | None:
+        """Call what resets a copy and keeps what it shows; the failure if it raised, or showed what is not finite."""
+        try:
+            reset()
+        except Exception as error:
+            return Failure(copy, f"reset(seed={seed}) raised {error!r}", error)
+        if not np.isfinite(self.observations[copy]).all():
+            return unusable(copy, self.observations[copy])
+        return None
 
     @abstractmethod
     def _advance(self, ids: Ids, actions: NDArray[Any]) -> Outcome:

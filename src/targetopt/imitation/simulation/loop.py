@@ -21,14 +21,8 @@ class LoopCopies(Episodes):
         self.shared = not environment.multiplies
 
     def _begin(self, copy: int, seed: int) -> Failure | None:
-        try:
-            observation, _ = self.envs[copy].reset(seed=seed)
-            self._show(copy, observation)
-        except Exception as error:
-            return Failure(copy, f"reset(seed={seed}) raised {error!r}", error)
-        if not np.isfinite(self.observations[copy]).all():
-            return unusable(copy, self.observations[copy])
-        return None
+        env = self.envs[copy]
+        return self._begun(copy, seed, lambda: self._show(copy, env.reset(seed=seed)[0]))
 
     def _advance(self, ids: Ids, actions: NDArray[Any]) -> Outcome:
         outcome = Outcome.blank(len(ids))

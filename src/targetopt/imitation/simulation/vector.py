@@ -48,14 +48,8 @@ class VectorCopies(Episodes):
 
     def _begin(self, copy: int, seed: int) -> Failure | None:
         mask = np.arange(self.count) == copy
-        try:
-            shown = self._reset(mask, [seed if here else None for here in mask.tolist()])
-            self._show(copy, shown)
-        except Exception as error:
-            return Failure(copy, f"reset(seed={seed}) raised {error!r}", error)
-        if not np.isfinite(self.observations[copy]).all():
-            return unusable(copy, self.observations[copy])
-        return None
+        seeds = [seed if here else None for here in mask.tolist()]
+        return self._begun(copy, seed, lambda: self._show(copy, self._reset(mask, seeds)))
 
     def _advance(self, ids: Ids, actions: NDArray[Any]) -> Outcome:
         stepped = np.isin(np.arange(self.count), ids)
