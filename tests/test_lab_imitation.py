@@ -13,6 +13,7 @@ import torch
 import targetopt as to
 from imitation_parts import teacher
 from targetopt import imitation as im
+from targetopt.imitation.simulation.shared import stream
 from targetopt.lab import Experiment, RunConfig, SpecError, expand, problems
 from targetopt.lab.problems.imitation import ImitationProblem, best_reachable
 from targetopt.lab.report.lines import readings
@@ -159,6 +160,51 @@ def test_seeds_share_what_does_not_depend_on_the_method(expert: str) -> None:
             assert np.array_equal(batches[0].states, batches[1].states)
             for each in runs:
                 each.advance(t, t + 1)
+
+
+def test_rounds_that_runs_share_are_those_that_each_would_gather(expert: str) -> None:
+    """In state, counts and clocks, from any round on, however the rounds come to be there."""
+    run = config(expert, {"name": "sso", "m": 3}, behaviour="cloning")
+
+    def advanced(opened: ImitationSession, rounds: range) -> list[str]:
+        found = []
+        for t in rounds:
+            opened.advance(t, ROUNDS)
+            training = opened.training
+            state = training.state_dict()
+            clocks = [
+                state.pop("gathering_time"),
+                [r.pop("gathering_time") for r in state["history"]],
+            ]
+            for each in state["history"]:
+                del each["updating_time"]
+            found.append(repr((opened.metrics()["loss"], training.gatherer.burn_in_steps, state)))
+            assert np.isfinite(clocks[0])
+        return found
+
+    stream.cache_clear()
+    gathered = advanced(session(run), range(ROUNDS))
+    [rounds] = [session(run).training.gatherer.rounds]
+    assert len(rounds) == ROUNDS + 1
+    taking = session(run)
+    assert advanced(taking, range(ROUNDS)) == gathered
+    simulators = taking.training.gatherer.copies
+    assert not simulators.observations.any()  # they have not been moved
+    for place in list(rounds)[2:]:  # from here on, they must catch up with what was taken
+        del rounds[place]
+    assert advanced(session(run), range(ROUNDS)) == gathered
+    assert len(rounds) == ROUNDS + 1
+    kept = session(run)
+    advanced(kept, range(2))
+    buffer = io.BytesIO()
+    torch.save(kept.state_dict(), buffer)
+    buffer.seek(0)
+    stream.cache_clear()
+    resumed = session(run)
+    resumed.load_state_dict(torch.load(buffer, weights_only=True))
+    assert advanced(resumed, range(2, ROUNDS)) == gathered[2:]
+    other = session(config(expert, {"name": "sso", "m": 3}, behaviour="cloning", copies=4))
+    assert not other.training.gatherer.rounds.keys() & {(STATES, STATES)}
 
 
 def test_plain_steps_buy_their_labels_once(expert: str) -> None:

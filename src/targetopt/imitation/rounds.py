@@ -97,9 +97,8 @@ class Training:
             acting = self.behaviour.at(t, self.policy, self.teacher)
             with self.teacher.asked_for("driving"):
                 self.gatherer.stagger(acting)
-            begin = time.process_time()
             self.batch = self.gatherer.gather(self.states_per_round, acting, self.teacher)
-            self._gathering_time = time.process_time() - begin
+            self._gathering_time = self.gatherer.gathering_time
             self._loss = math.nan
         return self.batch
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -63,6 +65,9 @@ class Gatherer:
         copies: the simulators.
         seed: of everything random here.
         burn_in: the longest burn-in, in steps; None means one episode (0 if nothing limits it).
+
+    Attributes:
+        gathering_time: processor seconds that the last round took, without the burn-in.
     """
 
     def __init__(self, copies: Copies, *, seed: int = 0, burn_in: int | None = None) -> None:
@@ -85,6 +90,7 @@ class Gatherer:
         self._finished: list[tuple[float, int]] = []
         self.burn_in_steps = 0
         self.interactions = 0
+        self.gathering_time = math.nan
 
     def gather(self, n: int, behaviour: Behaviour, expert: Expert) -> Batch:
         """The next n states that ``behaviour`` visits, with the expert's labels.
@@ -105,6 +111,7 @@ class Gatherer:
         teacher = Teacher.of(expert, self.environment)
         with teacher.asked_for("driving"):
             self.stagger(behaviour)
+        begin = time.process_time()
         while (missing := n - sum(map(len, self._visited))) > 0:
             ids = (self._turn + np.arange(min(self.copies.count, missing))) % self.copies.count
             actions = self._actions(ids, behaviour)  # if this raises, nothing has happened yet
@@ -131,6 +138,7 @@ class Gatherer:
             )
         if not known.all():
             states, labels = states[known], labels[known]
+        self.gathering_time = time.process_time() - begin
         return Batch(states, labels, finished[:, 0], finished[:, 1].astype(np.int64))
 
     def stagger(self, behaviour: Behaviour) -> None:

@@ -26,6 +26,7 @@ from targetopt.imitation.simulation.actions import Box
 from targetopt.imitation.simulation.behaviour import Mixture, mixture, noisy
 from targetopt.imitation.simulation.environment import Environment
 from targetopt.imitation.simulation.gather import Gatherer, make_gatherer
+from targetopt.imitation.simulation.shared import SharedGatherer, stream
 from targetopt.imitation.teacher import labelled
 from targetopt.imitation.update import Update, targets
 from targetopt.lab.problems.base import BatchSize, Problem, as_rows
@@ -112,9 +113,17 @@ class ImitationProblem(Problem):
         )
 
     def training(self, policy: Policy, update: Update, *, states: int, seed: int) -> Training:
-        """A run of ``update`` on rounds of so many states, before its first round."""
+        """A run of ``update`` on rounds of so many states, before its first round.
+
+        While the expert drives, runs of a process share what the simulators do.
+        """
+        gatherer = self.gatherer(seed)
+        if self.mixture.beta == 1.0:
+            described = (self.environment, self.expert_name, self.gatherer_name, self.copies)
+            rounds = stream(*described, self.burn_in, seed)
+            gatherer = SharedGatherer(gatherer.copies, rounds, seed=seed, burn_in=self.burn_in)
         return Training(
-            self.gatherer(seed),
+            gatherer,
             self.expert,
             policy,
             update,
