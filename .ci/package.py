@@ -3,14 +3,17 @@
 The environments are made by ``venv`` and see nothing of the one that runs this. The packages that the core or an extra
 declares, and what those declare in turn, are linked into them instead of being downloaded and copied once more.
 
-``package.py --from-index [--python PYTHON]… [EXTRA]…`` has pip install the wheel with each extra from the index,
-for each of these interpreters, and uses more of it; this takes minutes for each.
+``package.py --from-index [--python PYTHON]… [EXTRA]…`` has pip install the wheel from the index, for each of these
+interpreters: the core in a fresh environment, and each extra in a copy of that. It uses more of them, which takes
+minutes for each.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -127,21 +130,38 @@ def by_links(wheel: Path, sdist: Path, folder: str) -> None:
 
 
 def from_index(wheel: Path, pythons: list[str], wanted: list[str], folder: str) -> None:
-    """The core and every extra as a stranger installs them, for each interpreter."""
+    """The core and every extra as a stranger installs them, for each interpreter; exit with what did not work."""
+    home, core, failed = Path(folder) / "environment", Path(folder) / "core", []
+    made = str(home / "bin" / "python")
     for python in pythons:
+        version = subprocess.check_output([python, "-V"], text=True).strip()
+        shutil.rmtree(core, ignore_errors=True)
         for extra in ["", *(wanted or extras.QUICK)]:
-            home = Path(folder) / "environment"
-            subprocess.run([python, "-m", "venv", "--clear", home], check=True)
-            made, began = str(home / "bin" / "python"), time.monotonic()
+            shutil.rmtree(home, ignore_errors=True)
+            if extra:  # with hard links: pip writes files anew, and changes none in its place
+                shutil.copytree(core, home, symlinks=True, copy_function=os.link)
+            else:
+                subprocess.run([python, "-m", "venv", home], check=True)
+            began = time.monotonic()
             source = f"{wheel}[{extra}]" if extra else str(wheel)
-            subprocess.run([made, "-m", "pip", "install", "--quiet", source], check=True)
-            seconds = time.monotonic() - began
+            try:
+                subprocess.run([made, "-m", "pip", "install", "--quiet", source], check=True)
+                seconds = time.monotonic() - began
+                if not extra:
+                    shutil.copytree(home, core, symlinks=True, copy_function=os.link)
+                for code in [extras.QUICK[extra], extras.WHOLE.get(extra)] if extra else [USE]:
+                    if code:
+                        use(made, code, folder)
+            except subprocess.CalledProcessError as error:
+                failed.append(f"{version}, [{extra}]: {error}")
+                print(failed[-1], flush=True)
+                if core.exists():
+                    continue
+                break  # without the core there is nothing to try
             size = sum(f.stat().st_size for f in home.rglob("*") if not f.is_symlink()) / 1e6
-            for code in [extras.QUICK[extra], extras.WHOLE.get(extra)] if extra else [USE]:
-                if code:
-                    use(made, code, folder)
-            version = subprocess.run([made, "-V"], capture_output=True, text=True).stdout.strip()
             print(f"{version}, [{extra}]: works, {size:.0f} MB in {seconds:.0f} s", flush=True)
+    if failed:
+        sys.exit("\n".join(failed))
 
 
 def main() -> None:

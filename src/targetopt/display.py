@@ -127,7 +127,7 @@ class Progress:
             self._live.start()
         if part not in self._bars:
             words = ": ".join(word for word in (self.name or self.unit, part) if word)
-            self._bars[part] = self._live.add_task(words, note="")
+            self._bars[part] = self._live.add_task(words, total=total, note=note)
         self._live.update(self._bars[part], completed=done, total=total, note=note)
 
 

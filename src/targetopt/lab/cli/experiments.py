@@ -1,8 +1,10 @@
 """``targetopt demo``, ``run`` and ``list``: make experiments, and see what they can be made of."""
 
+import os
 import shlex
 import time
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -25,6 +27,7 @@ from targetopt.lab.cli.shared import (
     foresee,
     interruptible,
 )
+from targetopt.lab.run import origin
 
 
 class What(StrEnum):
@@ -52,18 +55,22 @@ def demo(
     """
     began = time.monotonic()
     announce("Starting the worker processes, which import PyTorch (a few seconds) …")
-    with clear_errors(), interruptible():
+    with clear_errors(), interruptible(), _nothing_compiled():
+        origin.started()  # it imports while we do
         from targetopt.lab.report.lines import gather
-        from targetopt.lab.run.runner import run as run_experiment
+        from targetopt.lab.run.plan import Plan
+        from targetopt.lab.run.runner import run_all
+        from targetopt.lab.store.directory import Store
         from targetopt.lab.studies import demo as demonstration
 
         for sentence in demonstration.OPENING:
             announce(sentence)
-        experiment = demonstration.experiment(seeds)
-        with demonstration.nothing_compiled():
-            summary = run_experiment(
-                experiment, out, jobs=jobs, display=demonstration.Drawn(console, out)
-            )
+        [summary] = run_all(
+            [Plan(demonstration.experiment(seeds), Store(out))],
+            jobs=jobs,
+            display=demonstration.Drawn(console, out),
+            order=demonstration.soonest,
+        )
         conclude(summary)
         results = gather(out)
         console.print(demonstration.table(results))
@@ -72,6 +79,18 @@ def demo(
         announce("Drawing the report …")
         report(out)
         announce(f"The demo took {time.monotonic() - began:.0f} s.")
+
+
+@contextmanager
+def _nothing_compiled() -> Iterator[None]:
+    """The problems of the demo are so small that numpy is done before kernels would be compiled."""
+    before = os.environ.get("TARGETOPT_KERNELS")
+    os.environ.setdefault("TARGETOPT_KERNELS", "numpy")
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["TARGETOPT_KERNELS"]
 
 
 def run(

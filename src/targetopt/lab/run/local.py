@@ -5,36 +5,19 @@ import os
 import pickle
 import random
 import signal
-import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
-from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import cast
 
+from targetopt.lab.run import origin
 from targetopt.lab.run.job import Event, Job, performance
 from targetopt.types import TargetoptError
-
-WORKER_ENVIRONMENT = dict.fromkeys(
-    (
-        "OMP_NUM_THREADS",
-        "OPENBLAS_NUM_THREADS",
-        "MKL_NUM_THREADS",
-        "VECLIB_MAXIMUM_THREADS",
-        "NUMEXPR_NUM_THREADS",
-        "NUMBA_NUM_THREADS",
-    ),
-    "1",
-) | {"ARROW_DEFAULT_MEMORY_POOL": "system"}
-"""Set in every worker before anything is imported: jobs share the cores, threads would fight.
-
-(Arrow's own allocator keeps a thread in the background, which a process to be forked must not.)
-"""
 
 AHEAD = 2
 """Jobs given to a worker at once: the one it does and the one it takes up without waiting."""
@@ -174,48 +157,18 @@ def _start_worker() -> _Worker:
 
 
 def _started(connection: Connection) -> BaseProcess:
-    """Where forking is safe, workers are forked from one clean process that imports everything.
-
-    It is started afresh, has one thread and never runs anything itself. Elsewhere each worker is
-    started afresh and imports for itself.
-    """
+    """Where forking is safe, a worker is forked; elsewhere each is started afresh and imports for itself."""
     process: BaseProcess
-    if sys.platform != "linux":
+    if not origin.started():
         spawning = multiprocessing.get_context("spawn")
         process = spawning.Process(target=_work, args=(connection,), daemon=True)
-        with _inherited_by_workers():
+        with origin.inherited_by_workers():
             process.start()
         return process
     forking = multiprocessing.get_context("forkserver")
-    forking.set_forkserver_preload(["targetopt.lab.run.preload"])
-    with _inherited_by_workers():
-        forkserver.ensure_running()
     process = forking.Process(target=_work, args=(connection,), daemon=True)
     process.start()  # not in there: a Ctrl-C that comes while workers start would be lost
     return process
-
-
-@contextmanager
-def _inherited_by_workers() -> Iterator[None]:
-    """Environment and signals that a process started in here begins with.
-
-    SIGINT is ignored from birth: Ctrl-C reaches the whole terminal, and it is the runner that
-    answers it.
-    """
-    before = {name: os.environ.get(name) for name in WORKER_ENVIRONMENT}
-    os.environ.update(WORKER_ENVIRONMENT)
-    main_thread = threading.current_thread() is threading.main_thread()
-    handler = signal.signal(signal.SIGINT, signal.SIG_IGN) if main_thread else None
-    try:
-        yield
-    finally:
-        if main_thread:
-            signal.signal(signal.SIGINT, handler)
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 def one_thread() -> None:

@@ -8,13 +8,11 @@ from targetopt.lab.run.runner import Tally
 from targetopt.lab.spec.config import RunConfig
 
 
-def spoken(seconds: float | None) -> str:
+def spoken(seconds: float) -> str:
     """
-    >>> spoken(3725.0), spoken(59.7), spoken(None)
-    ('1 h 02 min', '1 min 00 s', '?')
+    >>> spoken(3725.0), spoken(59.7)
+    ('1 h 02 min', '1 min 00 s')
     """
-    if seconds is None:
-        return "?"
     total = round(seconds)
     if total < 60:
         return f"{total} s"
@@ -32,7 +30,13 @@ def named(run: RunConfig) -> str:
 def _pace(tally: Tally) -> str:
     troubles = {status: count for status, count in tally.ended.items() if status != "done"}
     words = [f"{count} {status}" for status, count in sorted(troubles.items())]
-    words += [f"{tally.rate():.3g} runs/s", f"{spoken(tally.time_left())} left"]
+    left = tally.time_left()
+    if left is None:
+        words.append(
+            "workers are starting" if not tally.running else "the first runs are under way"
+        )
+    else:
+        words += [f"{tally.rate():.3g} runs/s", f"{spoken(left)} left"]
     return " · ".join(words)
 
 

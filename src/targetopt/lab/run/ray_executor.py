@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from targetopt.lab.run.job import Event, Job, perform
-from targetopt.lab.run.local import AHEAD, WORKER_ENVIRONMENT, WorkersCannotStart, one_thread
+from targetopt.lab.run.local import AHEAD, WorkersCannotStart, one_thread
+from targetopt.lab.run.origin import WORKER_ENVIRONMENT
 from targetopt.lab.store.directory import Store
 from targetopt.types import MissingCapability
 

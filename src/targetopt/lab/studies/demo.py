@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -49,16 +47,9 @@ def experiment(seeds: int) -> Experiment:
     )
 
 
-@contextmanager
-def nothing_compiled() -> Iterator[None]:
-    """These problems are so small that numpy is done before kernels would be compiled."""
-    before = os.environ.get("TARGETOPT_KERNELS")
-    os.environ.setdefault("TARGETOPT_KERNELS", "numpy")
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["TARGETOPT_KERNELS"]
+def soonest(run: RunConfig) -> int:
+    """The place of a run: its rivals are quick, so that there is something to see at once; then SSO, by its seeds."""
+    return 1 + run.seed if run.method.name == "sso-auto" else 0
 
 
 class Drawn(ShownRuns):
@@ -67,19 +58,22 @@ class Drawn(ShownRuns):
     def __init__(self, console: Console, directory: Path) -> None:
         super().__init__(console)
         self._store = Store(directory)
-        self._problem = ""
+        self._begun = False
 
     def ended(self, run: RunConfig, event: Event) -> None:
         super().ended(run, event)
         if event.status == "done" and run.seed == 0:
             [done] = self._store.load([run.id])
-            if run.problem_label != self._problem:
-                self._problem = run.problem_label
-                self._progress.say(f"{self._problem}: the loss by oracle calls, first seed")
-            self._progress.say(f"  {run.method_label:<16} {pictured(done)}")
+            if not self._begun:
+                self._begun = True
+                self._progress.say(
+                    "The loss by oracle calls, from left to right, of the first seed:"
+                )
+            named = f"{run.problem_label}, {run.method_label}"
+            self._progress.say(f"  {named:<43} {pictured(done)}")
 
 
-def pictured(run: Run, width: int = 32) -> str:
+def pictured(run: Run, width: int = 30) -> str:
     """The loss of a run over its oracle calls, from its first value down one decade, and how it ended."""
     calls = np.asarray(run.columns["oracle_calls"], dtype=float)
     losses = np.asarray(run.columns["loss"], dtype=float)
