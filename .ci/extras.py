@@ -73,9 +73,9 @@ if __name__ == "__main__":
 """,
     "ray": """
 import torch, targetopt as to
-def simulator(z):
-    return 0.5 * z**2, z
-with to.RayOracle(simulator, workers=1) as oracle:
+def factory():
+    return lambda z: (0.5 * z**2, z)
+with to.RayOracle(factory, workers=1) as oracle:
     assert oracle.query(torch.ones(3)).gradients.tolist() == [1, 1, 1]
 """,
     "expert": """

@@ -28,6 +28,7 @@ myst_heading_anchors = 4
 
 html_theme = "furo"
 html_title = "targetopt"
+html_show_search_summary = False  # a page that is opened from the disk may not fetch others
 html_theme_options = {"navigation_with_keys": True}
 
 autodoc_member_order = "bysource"

@@ -163,7 +163,7 @@ def test_the_demo_ends_with_a_table_and_a_report(
     output = invoke("demo", "--out", tmp_path / "demo", "--seeds", "1", "--jobs", "1")
     assert output.startswith("Starting the worker processes")  # something is said at once
     assert all(sentence.split(".")[0] in " ".join(output.split()) for sentence in demo.OPENING)
-    assert re.search(r"Adam tuned +[▁-█]{32}", output), output  # drawn as runs end
+    assert re.search(r"Adam tuned +[▁-█]{30}", output), output  # drawn as runs end
     [words] = re.findall(
         r"On breast cancer .*?, Adam tuned needed \d+ oracle calls to reach a loss of .*?\.\n",
         output,

@@ -107,7 +107,7 @@ def _comparison(results: Results, panel: Panel, rows: list[Spent], metric: str) 
         else:
             text += f", and {name} needed {each.calls:,.0f}"
     missed = sum(not np.isfinite(each.calls) for each in rows)
-    if missed:
+    if missed and not (missed == 1 and text.endswith("did not reach")):  # the one is named already
         text += f" ({missed} of {len(rows)} methods did not get there)"
     return text + "."
 
