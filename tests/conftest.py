@@ -14,6 +14,11 @@ import pytest
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Some virtual processors announce AMX and cannot execute it: bfloat16 layers of torch then end the process.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+# Each process that trains an expert with jax would compile the same functions: four fifths of a small training.
+os.environ.setdefault(
+    "JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "jax")
+)
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
 # A shell lets what it starts in the background ignore Ctrl-C, and processes inherit that; tests send it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

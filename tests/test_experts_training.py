@@ -36,7 +36,9 @@ def contents(directory: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in files}
 
 
-@pytest.mark.parametrize(("algorithm", "planned"), [("ppo", 600), ("sac", 550)])
+@pytest.mark.parametrize(
+    ("algorithm", "planned"), [("ppo", 600), pytest.param("sac", 550, marks=pytest.mark.slow)]
+)
 def test_kill_9_costs_nothing_but_time(algorithm: str, planned: int, tmp_path: Path) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     expert = small_training(algorithm, whole)

@@ -97,15 +97,16 @@ def watch(directory: Path) -> Iterator[None]:
         yield
 
 
-def test_killed_ten_times_the_numbers_are_those_of_an_undisturbed_run(
-    spec: Path, undisturbed: Path, tmp_path: Path
+@pytest.mark.parametrize("times", [3, pytest.param(10, marks=pytest.mark.slow)])
+def test_killed_again_and_again_the_numbers_are_those_of_an_undisturbed_run(
+    spec: Path, undisturbed: Path, tmp_path: Path, times: int
 ) -> None:
     out = tmp_path / "killed"
     dice = random.Random(7)
     finished: dict[str, int] = {}
     reader = watch(out)
     kills = 0
-    while kills < 10:
+    while kills < times:
         runner = started(command(spec, out, "--jobs", "2", "--checkpoint-seconds", "0"))
         while not list((out / "locks").glob("*")) and runner.poll() is None:
             time.sleep(0.01)
@@ -291,6 +292,7 @@ def test_one_run_of_many_can_be_redone_by_its_command(undisturbed: Path, tmp_pat
     assert len(json.loads((tmp_path / "plan.json").read_text())) == 12
 
 
+@pytest.mark.slow  # a cluster of its own
 def test_ray_gives_the_numbers_of_the_local_executor_and_outlives_a_crash(
     undisturbed: Path, tmp_path: Path
 ) -> None:

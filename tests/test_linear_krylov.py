@@ -104,6 +104,7 @@ def test_fewer_products_than_steps_and_they_are_counted():
     assert slow.forward_calls > 200
 
 
+@pytest.mark.slow  # called by itself, `descend` is compiled anew
 @pytest.mark.parametrize("form", [0, 1, 2], ids=FORMS)
 @pytest.mark.parametrize("most", [2, 9, 40])
 def test_a_full_basis_begins_anew(form, most):

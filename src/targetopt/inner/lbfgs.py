@@ -162,7 +162,7 @@ class LBFGS(Inner):
                     alpha = fitted
                 else:
                     alpha = low + 0.5 * (high - low) if low else 0.2 * high
-        if best is None:
+        if best is None or best.is_rounding(slope):
             line.move(0.0)
             return None
         line.move(best.alpha)
@@ -178,6 +178,10 @@ class _Found(NamedTuple):
     change: float
     slope: float
     """Of the objective along the direction, there."""
+
+    def is_rounding(self, slope: float) -> bool:
+        """Whether nothing has moved: the slope is the same to the last bit, and the decrease more than it allows."""
+        return self.slope == slope and self.change < 2 * self.alpha * slope
 
 
 class _Pair(NamedTuple):

@@ -10,6 +10,7 @@ import shlex
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,20 @@ from targetopt.lab.store.files import write_whole
 _ASSETS = Path(__file__).with_name("assets")
 COLUMNS = 5
 """Panels side by side in a table of the PDF."""
+
+
+@lru_cache
+def _template() -> jinja2.Template:
+    """Compiled once, however many reports are written."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_ASSETS),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(number=number, duration=duration)
+    return environment.get_template("report.html.j2")
 
 
 def write(
@@ -101,15 +116,7 @@ def write(
             drawn = plots.draw_all(results, axis=open_x, tau=tau, most=most, tried=tried, also=also)
     pictures = [*further, *drawn.pictures]
     script = "\n".join((_ASSETS / name).read_text("utf-8") for name in ("chart.js", "report.js"))
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_ASSETS),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(number=number, duration=duration)
-    page = environment.get_template("report.html.j2").render(
+    page = _template().render(
         results=results,
         title=title,
         answer=words,
