@@ -7,6 +7,7 @@ All work in the mean convention of `targetopt.types`: ``value`` is the mean over
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -55,7 +56,15 @@ class Surrogate(ABC):
     def minimiser(self) -> Tensor:
         """The unconstrained minimiser z_{t+½}, where a perfect model would land."""
 
-    def rows(self, index: Tensor) -> Surrogate:
+    def beside(self, others: Sequence[Surrogate]) -> Surrogate | None:
+        """One surrogate of these rows and those of others, one after another; None where that is not offered.
+
+        Its gradients are those of each by itself, row by row, so that several problems can be solved at once. Its value
+        is a mean over all rows and belongs to none of them.
+        """
+        return None
+
+    def rows(self, index: Tensor | slice) -> Surrogate:
         """The surrogate of some rows, its mean taken over them: a mini-batch of the inner loop."""
         raise MissingCapability(
             f"a {type(self).__name__} cannot be taken by rows, which mini-batches inside the inner loop need. Leave "
@@ -123,9 +132,22 @@ class Quadratic(Surrogate):
             return self.anchor - step
         return self.anchor - self.linear / self.metric
 
-    def rows(self, index: Tensor) -> Quadratic:
+    def beside(self, others: Sequence[Surrogate]) -> Quadratic | None:
+        every = [self, *(other for other in others if isinstance(other, Quadratic))]
+        if len(every) <= len(others) or len({q.metric.ndim for q in every}) > 1:
+            return None
+        metrics = [q.metric.expand_as(q.anchor) if q.uniform else q.metric for q in every]
+        same = self.uniform and all(bool(q.metric == self.metric) for q in every)
+        return Quadratic(
+            anchor=torch.cat([q.anchor for q in every]),
+            linear=torch.cat([q.linear for q in every]),
+            metric=self.metric if same else torch.cat(metrics),
+            constant=torch.zeros_like(self.constant),
+        )
+
+    def rows(self, index: Tensor | slice) -> Quadratic:
         metric = self.metric if self.uniform else self.metric[index]
-        return replace(self, anchor=self.anchor[index], linear=self.linear[index], metric=metric)
+        return Quadratic(self.anchor[index], self.linear[index], metric, self.constant)
 
     def damped(self, eta: float) -> Quadratic:
         """This surrogate plus (1/2η)‖z − anchor‖², which is a quadratic too."""
@@ -220,7 +242,7 @@ class Damped(Surrogate):
     def anchor(self) -> Tensor:  # type: ignore[override]
         return self.inside.anchor
 
-    def rows(self, index: Tensor) -> Damped:
+    def rows(self, index: Tensor | slice) -> Damped:
         return replace(self, inside=self.inside.rows(index))
 
     def value(self, z: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ class ProximalPolicy(Surrogate):
     constant: Tensor
     divergence: KLProximity
 
-    def rows(self, index: Tensor) -> ProximalPolicy:
+    def rows(self, index: Tensor | slice) -> ProximalPolicy:
         return replace(self, anchor=self.anchor[index], linear=self.linear[index])
 
     def _divergences(self, z: Tensor) -> Tensor:

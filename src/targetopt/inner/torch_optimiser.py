@@ -103,7 +103,7 @@ class Torch(Inner):
         if self.batch_size is not None:
             return self._in_batches(objective, state, self.batch_size)
         params = objective.space.params
-        optimiser = self._optimiser(params, state)
+        optimiser = self.optimiser(params, state)
         first = objective.start()
         cached: Evaluation | None = first
         initial = previous = objective.value(first.z)
@@ -153,16 +153,16 @@ class Torch(Inner):
                 "would take others. Leave batch_size= out."
             )
         params, rows = objective.space.params, objective.surrogate.anchor.shape[0]
-        optimiser = self._optimiser(params, state)
+        optimiser = self.optimiser(params, state)
         initial = objective.value(objective.start().z)
         each = -(-rows // size)  # mini-batches in a pass
-        steps = most(self.max_steps) if self.epochs is None else self.epochs * each
+        steps = self.steps_of(rows)
         drawn = int(state.get("drawn", 0))
         kept = [p.grad for p in params]
         try:
             for step in range(steps):
                 if step % each == 0:
-                    parts = self._order(rows, drawn).split(size)
+                    parts = self.order(rows, drawn).split(size)
                     drawn += 1
                 part = objective.rows(parts[step % each])
                 gradient = part.gradient(part.evaluate(), native=True)
@@ -177,7 +177,14 @@ class Torch(Inner):
             carried["optimiser"] = optimiser.state_dict()
         return InnerResult(steps, initial - objective.final_value(), MAX_STEPS, carried)
 
-    def _order(self, rows: int, drawn: int) -> Tensor:
+    def steps_of(self, rows: int) -> int:
+        """Steps in mini-batches of a batch with so many rows."""
+        assert self.batch_size is not None
+        if self.epochs is None:
+            return most(self.max_steps)
+        return self.epochs * -(-rows // self.batch_size)
+
+    def order(self, rows: int, drawn: int) -> Tensor:
         """The order of the rows in one pass: a function of the seed and of how many were drawn before."""
         generator = torch.Generator().manual_seed((self.seed * 1_000_003 + drawn) % 2**63)
         return torch.randperm(rows, generator=generator)
@@ -190,7 +197,8 @@ class Torch(Inner):
             return gradient
         return [g * (self.clip / length) for g in gradient]
 
-    def _optimiser(self, params: list[Tensor], state: State) -> torch.optim.Optimizer:
+    def optimiser(self, params: list[Tensor], state: State) -> torch.optim.Optimizer:
+        """What the factory makes, where the last step's has left off."""
         optimiser = self._made(params)
         if "optimiser" in state and not self.reset:
             try:

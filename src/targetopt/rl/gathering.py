@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from targetopt.distributions import Family
 from targetopt.imitation.checkpoint import unpacked
-from targetopt.imitation.simulation.copies import Copies, Failure
+from targetopt.imitation.simulation.copies import Copies, Failure, Outcome
 from targetopt.imitation.simulation.environment import EnvironmentFailed
-from targetopt.types import BadArgument, Diverged
+from targetopt.types import BadArgument, Diverged, TargetoptError
 
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -64,7 +64,9 @@ class Collector:
         self.environment = copies.environment
         self._noise = torch.Generator().manual_seed(seed)
         self._episodes = [np.random.default_rng([seed, 2, i]) for i in range(copies.count)]
+        self._everyone = np.arange(copies.count)
         self._fresh = np.ones(copies.count, dtype=bool)  # must begin an episode
+        self._any_fresh = True
         self._returns: Array = np.zeros(copies.count)
         self._lengths = np.zeros(copies.count, dtype=np.int64)
         self.interactions = 0
@@ -76,34 +78,10 @@ class Collector:
             steps: of each copy.
             targets: observations ↦ rows of the family's targets.
         """
-        count, size = self.copies.count, self.environment.observation_size
-        everyone = np.arange(count)
-        observations, last = np.empty((steps, count, size)), np.empty((steps, count, size))
-        rewards = np.empty((steps, count))
-        terminated, ended = (
-            np.empty((steps, count), dtype=bool),
-            np.empty((steps, count), dtype=bool),
-        )
-        actions: list[NDArray[Any]] = []
-        finished: list[tuple[int, float, int]] = []
-        for t in range(steps):
-            self._begin_episodes()
-            observations[t] = self.copies.observations
-            actions.append(self._drawn(targets(observations[t])))
-            outcome = self.copies.step(everyone, self.environment.clipped(actions[-1]))
-            self._check(outcome.failures, outcome.rewards, actions[-1])
-            rewards[t], terminated[t], ended[t] = outcome.rewards, outcome.terminated, outcome.ended
-            last[t] = self.copies.observations
-            self._returns += outcome.rewards
-            self._lengths += 1
-            self.interactions += count
-            over = ended[t]
-            if over.any():
-                for copy in np.flatnonzero(over):
-                    told = (self.interactions, float(self._returns[copy]), int(self._lengths[copy]))
-                    finished.append(told)
-                self._fresh |= over
-        return Batch(observations, np.stack(actions), rewards, terminated, ended, last, finished)
+        (found,) = gather_beside([self], steps, lambda seen: targets(seen[0])[None])
+        if isinstance(found, TargetoptError):
+            raise found
+        return found
 
     def _begin_episodes(self) -> None:
         for copy in np.flatnonzero(self._fresh).tolist():
@@ -112,6 +90,32 @@ class Collector:
                 raise self._explained(failure)
             self._fresh[copy] = False
             self._returns[copy], self._lengths[copy] = 0.0, 0
+        self._any_fresh = False
+
+    def look(self) -> Array:
+        """What the copies show, all of them in an episode."""
+        if self._any_fresh:
+            self._begin_episodes()
+        return self.copies.observations
+
+    def act(self, z: Array) -> tuple[NDArray[Any], Outcome, list[tuple[int, float, int]]]:
+        """Draw actions from the policies at these targets and step all copies: the actions, what they did, and
+        the episodes that ended.
+        """
+        actions = self._drawn(z)
+        outcome = self.copies.step(self._everyone, self.environment.clipped(actions))
+        self._check(outcome.failures, outcome.rewards, actions)
+        self._returns += outcome.rewards
+        self._lengths += 1
+        self.interactions += self.copies.count
+        over, finished = outcome.ended, []
+        if over.any():
+            for copy in np.flatnonzero(over):
+                told = (self.interactions, float(self._returns[copy]), int(self._lengths[copy]))
+                finished.append(told)
+            self._fresh |= over
+            self._any_fresh = True
+        return actions, outcome, finished
 
     def _drawn(self, z: Array) -> NDArray[Any]:
         if not np.isfinite(z).all():
@@ -130,7 +134,7 @@ class Collector:
             reason = f"its reward for the action {actions[copy].tolist()} is {rewards[copy]}"
             failures = [Failure(copy, reason)]
         for failure in failures:
-            self._fresh[failure.copy] = True
+            self._fresh[failure.copy] = self._any_fresh = True
         raise self._explained(*failures)
 
     def _explained(self, first: Failure, *others: Failure) -> EnvironmentFailed:
@@ -168,7 +172,7 @@ class Collector:
         self._noise.set_state(noise)
         for rng, saved in zip(self._episodes, state["episodes"], strict=True):
             rng.bit_generator.state = saved
-        self._fresh = np.array(state["fresh"])
+        self._fresh, self._any_fresh = np.array(state["fresh"]), True
         self._returns, self._lengths = np.array(state["returns"]), np.array(state["lengths"])
         self.interactions = int(state["interactions"])
 
@@ -176,3 +180,75 @@ class Collector:
         """Close the environment and its copies."""
         self.copies.close()
         self.environment.close()
+
+
+class _Record:
+    """The batch of one collector while it is gathered."""
+
+    def __init__(self, collector: Collector, steps: int) -> None:
+        self.collector = collector
+        count, size = collector.copies.count, collector.environment.observation_size
+        self.observations, self.last = (np.empty((steps, count, size)) for _ in range(2))
+        self.rewards = np.empty((steps, count))
+        self.terminated, self.ended = (np.empty((steps, count), dtype=bool) for _ in range(2))
+        self.actions: list[NDArray[Any]] = []
+        self.finished: list[tuple[int, float, int]] = []
+        self.error: TargetoptError | None = None
+
+    def look(self, t: int) -> Array:
+        if self.error is None:
+            try:
+                self.observations[t] = self.collector.look()
+            except TargetoptError as error:
+                self.error = error
+        seen: Array = self.observations[t]
+        return seen
+
+    def act(self, t: int, z: Array) -> None:
+        if self.error is not None:
+            return
+        try:
+            actions, outcome, finished = self.collector.act(z)
+        except TargetoptError as error:
+            self.error = error
+            return
+        self.actions.append(actions)
+        self.rewards[t], self.terminated[t], self.ended[t] = (
+            outcome.rewards,
+            outcome.terminated,
+            outcome.ended,
+        )
+        self.last[t] = self.collector.copies.observations
+        self.finished += finished
+
+    @property
+    def batch(self) -> Batch:
+        return Batch(
+            self.observations,
+            np.stack(self.actions),
+            self.rewards,
+            self.terminated,
+            self.ended,
+            self.last,
+            self.finished,
+        )
+
+
+def gather_beside(
+    collectors: Sequence[Collector], steps: int, targets: Callable[[Array], Array]
+) -> list[Batch | TargetoptError]:
+    """So many steps of every copy of every collector, in turns; a batch for each, or why there is none.
+
+    Args:
+        collectors: with equally many copies of environments that show equally many numbers.
+        steps: of each copy.
+        targets: observations, shape ``(collectors, copies, d)``, ↦ rows of the family's targets.
+    """
+    records = [_Record(collector, steps) for collector in collectors]
+    for t in range(steps):
+        z = targets(np.stack([record.look(t) for record in records]))
+        for record, rows in zip(records, z, strict=True):
+            record.act(t, rows)
+        if all(record.error for record in records):
+            break
+    return [record.error or record.batch for record in records]

@@ -20,8 +20,8 @@ from targetopt.rl.networks import on_arrays
 from targetopt.rl.normalise import Normaliser, RewardScale
 from targetopt.rl.oracle import PolicyOracle
 from targetopt.rl.recipes import Recipe
+from targetopt.rl.stack.rows import Rows, Serve, alone
 from targetopt.rules import GradientStep
-from targetopt.step.by_rows import ByRows
 from targetopt.types import StepReport
 
 Array = NDArray[np.float64]
@@ -122,25 +122,21 @@ class Learner:
             warn=False,
         )
 
-    def targets(self, normaliser: Normaliser) -> Any:
-        """Raw observations ↦ targets, with the networks as they are now."""
-        actor = on_arrays(self.actor, self.recipe.torch_dtype)
-        return lambda observations: actor(normaliser(observations))
-
     def values(self) -> Any:
         """Scaled observations ↦ values, with the networks as they are now."""
         return on_arrays(self.critic, self.recipe.torch_dtype)
 
-    def update(self, taught: Lesson) -> tuple[StepReport, StepReport]:
-        """One step of the policy, then one of the critic."""
+    def update(self, taught: Lesson, serve: Serve = alone) -> tuple[StepReport, StepReport]:
+        """One step of the policy, then one of the critic; ``serve`` does inner solves, perhaps beside others'."""
         oracle = PolicyOracle(
             self.family,
             taught.actions,
             taught.advantages,
             interactions=len(taught.states),
         )
-        policy = self.policy_step.step(ByRows(self.actor, taught.states), oracle)
-        critic = self.critic_step.step(ByRows(self.critic, taught.states), Squared(taught.returns))
+        policy = self.policy_step.step(Rows(self.actor, taught.states, serve), oracle)
+        seen = Rows(self.critic, taught.states, serve)
+        critic = self.critic_step.step(seen, Squared(taught.returns))
         return policy, critic
 
     def state_dict(self) -> dict[str, Any]:

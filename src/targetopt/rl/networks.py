@@ -74,7 +74,7 @@ class Perceptron(nn.Module):
 class Actor(nn.Module):
     """Observations ↦ the targets of a family of policies, from a perceptron.
 
-    A Gaussian has one deviation for all states, a parameter of its own.
+    A Gaussian has one deviation for all states, a parameter of its own; ``log_std`` is empty where there is none.
 
     Args:
         inputs: numbers in an observation.
@@ -92,6 +92,9 @@ class Actor(nn.Module):
         ... ).shape  # two means, two logarithms of deviations
         torch.Size([3, 4])
     """
+
+    scalar = False
+    """Whether targets are one number a row, shape ``(n,)``."""
 
     def __init__(
         self,
@@ -137,6 +140,9 @@ class Critic(nn.Module):
         >>> Critic(4)(torch.zeros(3, 4)).shape
         torch.Size([3])
     """
+
+    scalar = True
+    log_std = None
 
     def __init__(
         self,

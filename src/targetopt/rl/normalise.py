@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -94,6 +95,15 @@ class Normaliser:
         if not self.wanted:
             return rows
         return np.clip((rows - self.mean) * self.scale, -self.clip, self.clip)
+
+    @staticmethod
+    def beside(several: Sequence[Normaliser]) -> Callable[[Array], Array]:
+        """What each does to its own rows, for arrays of shape ``(N, rows, size)``."""
+        if not several[0].wanted:
+            return lambda rows: rows
+        mean = np.stack([each.mean for each in several])[:, None]
+        scale, clip = np.stack([each.scale for each in several])[:, None], several[0].clip
+        return lambda rows: np.clip((rows - mean) * scale, -clip, clip)
 
     def state_dict(self) -> dict[str, Any]:
         return self.moments.state_dict()

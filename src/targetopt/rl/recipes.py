@@ -7,35 +7,15 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from targetopt.distributions import Family, KLProximity
 from targetopt.divergence import Divergence, SquaredEuclidean
 from targetopt.inner import LBFGS, Armijo, GaussNewton, Inner, Torch
+from targetopt.rl.adam import Adam
 from targetopt.rl.rule import PolicyStep
 from targetopt.rl.steps import ArmijoStep, ConstantStep, HeldKL, StepSize, TrustRatio
 from targetopt.rl.surrogates import Clipped, Linear, LogRatio, Ratio, Term
 from targetopt.types import BadArgument
-
-
-@dataclass(frozen=True)
-class Adam:
-    """A factory for `targetopt.Torch`: torch's Adam with one call into C for all parameters.
-
-    Args:
-        lr: its step size.
-        eps: what is added to the root of the second moment.
-
-    Example:
-        >>> Adam(lr=1e-3)([torch.zeros(2, requires_grad=True)]).defaults["lr"]
-        0.001
-    """
-
-    lr: float = 3e-4
-    eps: float = 1e-5
-
-    def __call__(self, params: list[Tensor]) -> torch.optim.Optimizer:
-        return torch.optim.Adam(params, lr=self.lr, eps=self.eps, fused=True)
 
 
 def minibatch_adam(

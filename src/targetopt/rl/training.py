@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,16 @@ from targetopt.imitation.checkpoint import unpacked
 from targetopt.imitation.simulation.environment import EnvLike
 from targetopt.imitation.simulation.gather import make_copies
 from targetopt.imitation.simulation.over_ray import OverRay
+from targetopt.inner import InnerResult
 from targetopt.rl.environment import ControlEnvironment
-from targetopt.rl.gathering import Batch, Collector
-from targetopt.rl.learner import Learner, lesson
+from targetopt.rl.gathering import Batch, Collector, gather_beside
+from targetopt.rl.learner import Learner, Lesson, lesson
 from targetopt.rl.networks import Actor, Critic
 from targetopt.rl.normalise import Normaliser, RewardScale
 from targetopt.rl.policy import Policy
 from targetopt.rl.recipes import Recipe, preset
 from targetopt.rl.result import Result, Update
+from targetopt.rl.stack import Meeting, Task, acting, solve
 from targetopt.types import Diverged, StepReport, TargetoptError, checked_whole, positive_int
 
 REFUSALS = 20
@@ -125,18 +128,23 @@ class Training:
 
     def step(self) -> Update:
         """One batch of interactions, and what is learned from it."""
-        begin = time.process_time()
-        steps = self.recipe.batch // self.recipe.copies
-        batch = self.collector.gather(steps, self.learner.targets(self.normaliser))
-        taught = lesson(batch, self.learner.values(), self.normaliser, self.scale, self.recipe)
-        between = time.process_time()
-        policy, critic = self.learner.update(taught)
-        end = time.process_time()
+        (update,) = step_beside([self])
+        if isinstance(update, TargetoptError):
+            raise update
+        return update
+
+    def learned(
+        self,
+        batch: Batch,
+        taught: Lesson,
+        reports: tuple[StepReport, StepReport],
+        gathering: float,
+        updating: float,
+    ) -> Update:
+        """Take in what a batch has taught, after both networks have made their steps."""
         size = self.environment.observation_size
         self.normaliser.learn(batch.observations.reshape(-1, size))
-        update = self._recorded(
-            batch, policy, critic, taught.explained, between - begin, end - between
-        )
+        update = self._recorded(batch, *reports, taught.explained, gathering, updating)
         self.history.append(update)
         self.episodes += batch.finished
         self.refused_in_a_row = self.refused_in_a_row + 1 if update.refused else 0
@@ -196,6 +204,43 @@ class Training:
     def close(self) -> None:
         """Close the environment and its copies."""
         self.collector.close()
+
+
+def step_beside(trainings: Sequence[Training]) -> list[Update | TargetoptError]:
+    """One update of each of several runs of one recipe: what each would do by itself, bit by bit, in less time.
+
+    Their policies act at once, and inner solves that can be done at once are. A run that fails does not keep the others
+    from going on; its error stands in the place of its update.
+    """
+    begin = time.process_time()
+    recipe, count = trainings[0].recipe, len(trainings)
+    actors, scales = [t.learner.actor for t in trainings], [t.normaliser for t in trainings]
+    act = acting(actors, scales, recipe.torch_dtype)
+    steps = recipe.batch // recipe.copies
+    outcomes: list[Any] = list(gather_beside([t.collector for t in trainings], steps, act))
+    going = [i for i, found in enumerate(outcomes) if isinstance(found, Batch)]
+    lessons = {}
+    for i in going:
+        t = trainings[i]
+        lessons[i] = lesson(outcomes[i], t.learner.values(), t.normaliser, t.scale, recipe)
+    between = time.process_time()
+    if count == 1:
+        reports: list[Any] = [trainings[i].learner.update(lessons[i]) for i in going]
+    else:
+        meeting: Meeting[Task, InnerResult] = Meeting(solve)
+        reports = meeting.run(
+            [partial(trainings[i].learner.update, lessons[i], meeting.ask) for i in going]
+        )
+    end = time.process_time()
+    for i, found in zip(going, reports, strict=True):
+        if isinstance(found, TargetoptError):
+            outcomes[i] = found
+        elif isinstance(found, Exception):
+            raise found
+        else:
+            times = (between - begin) / count, (end - between) / count
+            outcomes[i] = trainings[i].learned(outcomes[i], lessons[i], found, *times)
+    return outcomes
 
 
 def train(
@@ -259,51 +304,107 @@ def train(
         env, recipe, seed, fast=fast, gather=gather, actor=actor, critic=critic_network
     )
     path = None if checkpoint is None else Path(checkpoint)
-    try:
-        if path is not None:
-            saved = checkpoints.load(path, training.settings, ADVICE)
-            if saved is not None:
-                training.load_state_dict(saved)
-        _run(training, steps, path, checkpoint_every, progress, after)
-        return training.result
-    except TargetoptError as error:
-        if hasattr(error, "result"):
-            error.result = training.result
-        raise
-    finally:
-        training.close()
+    run = Run(training, steps, path, checkpoint_every, after)
+    with Progress(training.environment.name, "steps", wanted=progress) as shown:
+        until_the_end([run], shown)
+    if run.error is not None:
+        raise run.error
+    return training.result
 
 
 _preset = preset
 
 
-def _run(
-    training: Training,
-    steps: int,
-    path: Path | None,
-    every: int,
-    wanted: bool,
-    after: Callable[[Training], object] | None,
-) -> None:
-    name = training.environment.name
-    with Progress(name, "steps", wanted=wanted) as progress:
-        said = False
-        while training.collector.interactions < steps:
-            update = training.step()
-            over = training.collector.interactions >= steps
-            if path is not None and (over or update.update % every == 0):
-                checkpoints.save(path, training.settings, training.state_dict())
-            if after is not None:
-                after(training)
-            progress.show(update.interactions, steps, said_of(update))
-            if update.refused and not said:
-                said = True
-                warnings.warn(_refusal(update, training), RefusedStep, stacklevel=3)
-            if training.refused_in_a_row >= REFUSALS:
-                raise CannotHold(
+class Run:
+    """A training with its length, its file, and what is to be said of it.
+
+    Args:
+        training: what is stepped; it goes on from the file, if that is there.
+        steps: interactions in all.
+        path: its checkpoint.
+        every: updates between two saves.
+        after: called after every update.
+
+    Attributes:
+        error: why it has ended early.
+    """
+
+    def __init__(
+        self,
+        training: Training,
+        steps: int,
+        path: Path | None,
+        every: int,
+        after: Callable[[Training], object] | None,
+    ) -> None:
+        self.training, self.steps, self.path = training, steps, path
+        self.every, self.after = every, after
+        self.error: TargetoptError | None = None
+        self._said = False
+
+    def resume(self) -> None:
+        """Go on from the checkpoint, if there is one."""
+        if self.path is not None:
+            saved = checkpoints.load(self.path, self.training.settings, ADVICE)
+            if saved is not None:
+                self.training.load_state_dict(saved)
+
+    @property
+    def goes_on(self) -> bool:
+        return self.error is None and self.training.collector.interactions < self.steps
+
+    def take(self, outcome: Update | TargetoptError) -> None:
+        """Save, say and judge what an update did."""
+        if isinstance(outcome, TargetoptError):
+            self._fail(outcome)
+            return
+        training, over = self.training, not self.goes_on
+        if self.path is not None and (over or outcome.update % self.every == 0):
+            checkpoints.save(self.path, training.settings, training.state_dict())
+        if self.after is not None:
+            self.after(training)
+        if outcome.refused and not self._said:
+            self._said = True
+            warnings.warn(_refusal(outcome, training), RefusedStep, stacklevel=4)
+        if training.refused_in_a_row >= REFUSALS:
+            self._fail(
+                CannotHold(
                     f"the last {REFUSALS} policy steps were refused, the policy has stood still since update "
-                    f"{update.update - REFUSALS}. {_refusal(update, training)}"
+                    f"{outcome.update - REFUSALS}. {_refusal(outcome, training)}"
                 )
+            )
+
+    def _fail(self, error: TargetoptError) -> None:
+        if hasattr(error, "result"):
+            error.result = self.training.result
+        self.error = error
+
+
+def until_the_end(runs: Sequence[Run], progress: Progress) -> None:
+    """Step all runs until each has its interactions or has failed; they are closed afterwards."""
+    try:
+        for run in runs:
+            run.resume()
+        while going := [run for run in runs if run.goes_on]:
+            found = step_beside([run.training for run in going])
+            for run, outcome in zip(going, found, strict=True):
+                run.take(outcome)
+            told = [outcome for outcome in found if isinstance(outcome, Update)]
+            if told:
+                progress.show(told[0].interactions, going[0].steps, _said_of_all(told))
+    finally:
+        for run in runs:
+            run.training.close()
+
+
+def _said_of_all(updates: list[Update]) -> str:
+    if len(updates) == 1:
+        return said_of(updates[0])
+    earned = [update.mean_return for update in updates if update.episodes]
+    if not earned:
+        return f"{len(updates)} seeds, no episode ended"
+    spread = f"{min(earned):.4g} to {max(earned):.4g}"
+    return f"{len(updates)} seeds, mean return {np.mean(earned):.4g} ({spread})"
 
 
 def _refusal(update: Update, training: Training) -> str:

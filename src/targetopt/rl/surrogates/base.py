@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import torch
 from torch import Tensor
 
 from targetopt.distributions import Family
@@ -54,7 +56,24 @@ class Visits:
             weights=None if weights is None else weights.to(anchor),
         )
 
-    def rows(self, index: Tensor) -> Visits:
+    @classmethod
+    def joined(cls, several: Sequence[Visits]) -> Visits:
+        """Those of several batches, one after another; all have weights, or none has."""
+
+        def put(name: str) -> Tensor:
+            return torch.cat([getattr(each, name) for each in several])
+
+        return cls(
+            several[0].family,
+            put("anchor"),
+            put("known"),
+            put("log_probs"),
+            put("advantages"),
+            put("scores"),
+            None if several[0].weights is None else put("weights"),
+        )
+
+    def rows(self, index: Tensor | slice) -> Visits:
         """Some of them: a mini-batch."""
         return Visits(
             self.family,

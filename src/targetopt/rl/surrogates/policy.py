@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TypeGuard
 
+import torch
 from torch import Tensor
 
 from targetopt.distributed.world import present
@@ -21,19 +24,24 @@ class PolicySurrogate(Surrogate):
         visits: the rows.
         term: what the step promises.
         divergence: D; None where nothing but the term holds the step back.
-        eta: η.
+        eta: η, one number, or one for each row, shape ``(n,)``.
         entropy: β, how much the entropy H is worth.
     """
 
     visits: Visits
     term: Term
     divergence: Divergence | None
-    eta: float
+    eta: float | Tensor
     entropy: float = 0.0
 
     @property
     def anchor(self) -> Tensor:  # type: ignore[override]
         return self.visits.anchor
+
+    @property
+    def _across(self) -> float | Tensor:
+        """η beside gradients, which have one more axis than values."""
+        return self.eta.unsqueeze(1) if isinstance(self.eta, Tensor) else self.eta
 
     def _mean(self, entries: Tensor) -> Tensor:
         weights = self.visits.weights
@@ -54,7 +62,7 @@ class PolicySurrogate(Surrogate):
     def gradient(self, z: Tensor) -> Tensor:
         found = self.term.slopes(Reading(self.visits, z))
         if self.divergence is not None:
-            found = found + self.divergence.gradient(z, self.anchor) / self.eta
+            found = found + self.divergence.gradient(z, self.anchor) / self._across
         if self.entropy:
             found = found - self.entropy * self.visits.family.entropy_gradient(z)
         weights = self.visits.weights
@@ -70,7 +78,7 @@ class PolicySurrogate(Surrogate):
                 f"{type(self.term).__name__} without a divergence has no curvature that a Gauss–Newton step could use. "
                 'Pass divergence="forward-kl", or use inner=to.Torch(...), to.LBFGS() or to.Armijo().'
             )
-        found = self.divergence.curvature_product(z, self.anchor, v) / self.eta
+        found = self.divergence.curvature_product(z, self.anchor, v) / self._across
         weights = self.visits.weights
         return found if weights is None else weights.unsqueeze(1) * found
 
@@ -81,5 +89,28 @@ class PolicySurrogate(Surrogate):
             "to.LBFGS() instead of to.Exact()."
         )
 
-    def rows(self, index: Tensor) -> PolicySurrogate:
-        return replace(self, visits=self.visits.rows(index))
+    def beside(self, others: Sequence[Surrogate]) -> PolicySurrogate | None:
+        every = [self, *(other for other in others if self._like(other))]
+        if len(every) <= len(others):
+            return None
+        etas = [
+            q.eta if isinstance(q.eta, Tensor) else q.anchor.new_full((len(q.anchor),), q.eta)
+            for q in every
+        ]
+        same = not isinstance(self.eta, Tensor) and all(q.eta == self.eta for q in every)
+        eta = self.eta if same else torch.cat(etas)
+        return replace(self, visits=Visits.joined([q.visits for q in every]), eta=eta)
+
+    def _like(self, other: Surrogate) -> TypeGuard[PolicySurrogate]:
+        """Whether it is the same formula on other rows."""
+        return (
+            isinstance(other, PolicySurrogate)
+            and (self.term, self.divergence, self.entropy, self.visits.family)
+            == (other.term, other.divergence, other.entropy, other.visits.family)
+            and (self.visits.weights is None) == (other.visits.weights is None)
+        )
+
+    def rows(self, index: Tensor | slice) -> PolicySurrogate:
+        eta = self.eta[index] if isinstance(self.eta, Tensor) else self.eta
+        rows = self.visits.rows(index)
+        return PolicySurrogate(rows, self.term, self.divergence, eta, self.entropy)
