@@ -136,7 +136,7 @@ def test_the_policy_update_of_ppo_is_that_of_a_loop_of_ones_own() -> None:
     before = torch.distributions.Normal(plain(states)[:, :2], plain(states)[:, 2:].exp())
     old = before.log_prob(actions).sum(dim=1).detach()
     for epoch in range(3):
-        for i in inner._order(40, epoch).split(16):
+        for i in inner.order(40, epoch).split(16):
             z = plain(states[i])
             log_prob = torch.distributions.Normal(z[:, :2], z[:, 2:].exp()).log_prob(actions[i])
             ratio = (log_prob.sum(dim=1) - old[i]).exp()
