@@ -3,7 +3,9 @@
 The teacher says its 64 most probable next tokens and their log-probabilities, and every position costs money. Each
 position is asked about once; what the ledger holds is not paid for again. The student's targets are its logits of the
 teacher's tokens and one bucket for all others, computed a few positions at a time: nothing of the size
-positions × vocabulary ever exists. What a first run has paid for, a second one with the same ledger takes from there:
+positions × vocabulary ever exists. Teacher and student are models of transformers with random weights. With ``--lora
+4`` peft puts adapters into the student, and they alone are trained. What a first run has paid for, a second one with
+the same ledger takes from there:
 
     python examples/distil_language_model.py --ledger distil.ledger
 """
@@ -17,7 +19,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 
 import torch
-from torch import Tensor, nn
+from peft import LoraConfig, get_peft_model
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM
 
 import targetopt as to
 
@@ -25,36 +29,43 @@ PRICE = 0.0001  # of a position
 BEST = 64
 
 
-class CausalModel(nn.Module):
-    """Tokens to hidden states, and a head from those to the vocabulary."""
-
-    def __init__(self, vocabulary: int, width: int, seed: int, length: int = 32) -> None:
-        super().__init__()
-        torch.manual_seed(seed)
-        self.tokens = nn.Embedding(vocabulary, width)
-        self.places = nn.Embedding(length, width)
-        self.layer = nn.TransformerEncoderLayer(
-            width, 2, 2 * width, dropout=0.0, batch_first=True, norm_first=True
+def causal_model(vocabulary: int, width: int, seed: int) -> LlamaForCausalLM:
+    """A small Llama with random weights: tokens to hidden states, and a head from those to the vocabulary."""
+    torch.manual_seed(seed)
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=vocabulary,
+            hidden_size=width,
+            intermediate_size=2 * width,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            max_position_embeddings=32,
         )
-        self.head = nn.Linear(width, vocabulary, bias=False)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        length = tokens.shape[1]
-        mask = nn.Transformer.generate_square_subsequent_mask(length)
-        hidden = self.tokens(tokens) + self.places(torch.arange(length))
-        states: Tensor = self.layer(hidden, src_mask=mask, is_causal=True)
-        return states
+    )
 
 
-def serve(teacher: CausalModel) -> ThreadingHTTPServer:
+def hidden_states(model: LlamaForCausalLM, tokens: Tensor) -> Tensor:
+    states: Tensor = model.model(tokens).last_hidden_state
+    return states
+
+
+def head(model: LlamaForCausalLM) -> Tensor:
+    """The head's weights, with the adapter's part if there is one."""
+    layer = model.lm_head
+    if not hasattr(layer, "get_delta_weight"):
+        return layer.weight
+    return layer.weight + layer.get_delta_weight("default")
+
+
+def serve(teacher: LlamaForCausalLM) -> ThreadingHTTPServer:
     """The teacher as a service that is asked about prefixes of texts."""
 
     @torch.no_grad()
     def answer(question: dict) -> dict:
         classes, logs = [], []
         for prefix in question["inputs"]:
-            hidden = teacher(torch.tensor([prefix]))[:, -1]
-            best, log = to.vocabulary.best_classes(hidden, 3.0 * teacher.head.weight, BEST)
+            hidden = hidden_states(teacher, torch.tensor([prefix]))[:, -1]
+            best, log = to.vocabulary.best_classes(hidden, 30.0 * teacher.lm_head.weight, BEST)
             classes.append(best[0].tolist())
             logs.append(log[0].tolist())
         return {
@@ -92,14 +103,19 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=8)
     parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--money", type=float, default=1.0)
+    parser.add_argument("--lora", type=int, default=0, help="rank of adapters by peft")
     parser.add_argument("--ledger", default="distil.ledger")
     chosen = parser.parse_args()
 
-    teacher = CausalModel(chosen.vocabulary, 32, seed=1)
-    student = CausalModel(chosen.vocabulary, 16, seed=2)
+    teacher = causal_model(chosen.vocabulary, 32, seed=1)
+    student = causal_model(chosen.vocabulary, 16, seed=2)
+    if chosen.lora:  # the student's own weights stay; small adapters beside them are trained
+        names = ["q_proj", "v_proj", "up_proj", "down_proj", "lm_head"]
+        get_peft_model(student, LoraConfig(r=chosen.lora, target_modules=names))
+    trained = [p for p in student.parameters() if p.requires_grad]
     generator = torch.Generator().manual_seed(3)
     texts = torch.randint(chosen.vocabulary, (chosen.texts, chosen.length), generator=generator)
-    opt = to.SSO(student.parameters(), lr=2.0, inner=to.LBFGS(max_steps=10))
+    opt = to.SSO(trained, lr=2.0, inner=to.LBFGS(max_steps=10))
     server = serve(teacher)
     with to.Ledger(chosen.ledger) as ledger:
         oracle = to.RemoteOracle(
@@ -118,7 +134,7 @@ def main() -> None:
                 nothing = torch.zeros(len(prefixes), BEST + 1)
                 loss = oracle.about(prefixes).query(nothing).revealed
                 forward = lambda text=text, loss=loss: to.vocabulary.on_support(  # noqa: E731
-                    student(text).flatten(0, 1), student.head.weight, loss.support, rows=16
+                    hidden_states(student, text).flatten(0, 1), head(student), loss.support, rows=16
                 )
                 losses.append(opt.step(forward, loss).loss)
             spent = oracle.progress().money

@@ -53,6 +53,11 @@ class Exact(Inner):
 
     def minimise(self, objective: Objective, state: State) -> InnerResult:
         self.check(objective.params)
+        if not isinstance(objective.surrogate, Quadratic | EntropicProximal):
+            raise MissingCapability(
+                f"Exact solves quadratic and entropic surrogates, not {type(objective.surrogate).__name__}. "
+                "Use LBFGS."
+            )
         now = objective.start()
         jacobian = self._jacobian(objective, now)
         total, steps = 0.0, 0
@@ -123,11 +128,6 @@ def _interior_step(objective: Objective, z: Tensor, predicted: Tensor) -> float:
     """1, or shorter where the entropic surrogate would be left through zero."""
     if isinstance(objective.surrogate, Quadratic):
         return 1.0
-    if not isinstance(objective.surrogate, EntropicProximal):
-        raise MissingCapability(
-            f"Exact solves quadratic and entropic surrogates, not {type(objective.surrogate).__name__}. "
-            "Use LBFGS."
-        )
     falling = predicted < z
     limit = (z / (z - predicted))[falling]
     shortest = float(limit.min()) if falling.any() else math.inf

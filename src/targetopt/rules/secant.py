@@ -132,19 +132,20 @@ class Secant:
         # pairs of early steps are longer by orders of magnitude
         lengths = world.lengths(S.norm(dim=1)).unsqueeze(1)
         S, Y = S / lengths, Y / lengths
-        H = world.sums(S @ Y.T)
-        H = 0.5 * (H + H.T)
-        values, vectors = map(world.first, torch.linalg.eigh(H))
-        good = values > self.FLATTEST * values[-1]
-        # In the basis of H's eigenvectors each direction is its own secant pair, and bad ones drop out.
-        T = vectors[:, good].T
-        S, Y, values = T @ S, T @ Y, values[good]
+        # In the basis of H's eigenvectors each direction is its own secant pair, and bad ones drop out. Steps that are
+        # nearly parallel leave few digits in the small eigenvalues; scaled by them, a second pass has all digits.
+        for _ in range(2):
+            H = world.sums(S @ Y.T)
+            values, vectors = map(world.first, torch.linalg.eigh(0.5 * (H + H.T)))
+            good = values > self.FLATTEST * values[-1]
+            T = vectors[:, good].T / values[good].sqrt().unsqueeze(1)
+            S, Y = T @ S, T @ Y
         overlap = world.first(torch.linalg.pinv(world.sums(S @ S.T), hermitian=True))
         zero = torch.zeros_like(overlap)
         core = n * torch.cat(
             [
                 torch.cat([-usual * overlap, zero], dim=1),
-                torch.cat([zero, torch.diag(1.0 / values)], dim=1),
+                torch.cat([zero, torch.eye(len(zero)).to(zero)], dim=1),
             ]
         )
         basis = torch.cat([S, Y]).to(like.dtype).reshape(-1, *like.shape)
