@@ -58,6 +58,7 @@ def test_the_site_builds_and_opens(tmp_path: Path) -> None:
         shutil.copytree(ROOT / folder, copy / folder, ignore=leave)
     for page in ("CONTRIBUTING.md", "CHANGELOG.md"):
         shutil.copy(ROOT / page, copy)
+    (copy / "benchmarks").symlink_to(ROOT / "benchmarks")  # pages link to its results
     site = tmp_path / "site"
     words = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
@@ -68,6 +69,7 @@ def test_the_site_builds_and_opens(tmp_path: Path) -> None:
     with sync_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
         page = browser.new_page()
+        page.set_default_timeout(300_000)  # against hanging alone
         wrong: list[str] = []
         page.on("console", lambda said: wrong.append(said.text) if said.type == "error" else None)
         page.on("pageerror", lambda error: wrong.append(str(error)))
@@ -82,6 +84,6 @@ def test_the_site_builds_and_opens(tmp_path: Path) -> None:
             page.goto(link)
             assert page.locator("h1").first.inner_text(), link
         page.goto((site / "search.html").as_uri() + "?q=TrustRegion")
-        page.locator("#search-results li a").first.wait_for(timeout=30_000)
+        page.locator("#search-results li a").first.wait_for()
         assert wrong == []
         browser.close()
