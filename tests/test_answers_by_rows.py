@@ -145,7 +145,7 @@ def test_mini_batches_do_what_a_loop_of_ones_own_does() -> None:
     for step in range(3):
         report = opt.step(to.ByRows(net, X), Oracle())
         for epoch in range(2):
-            for index in inner._order(24, 2 * step + epoch).split(7):
+            for index in inner.order(24, 2 * step + epoch).split(7):
                 plain.zero_grad()
                 error = reference(X[index]) - Y[index]
                 (0.5 * error.square().sum(dim=1).mean()).backward()
