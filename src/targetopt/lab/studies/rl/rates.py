@@ -58,7 +58,7 @@ def draw(path: Path) -> None:
     for axis, world in zip(axes, (bandit, deep_sea(3)), strict=True):
         for i, (name, rule) in enumerate(WAYS.items()):
             found = gaps(world, rule)
-            seen = found > 1e-9  # below, the inner solver's tolerance is what is left
+            seen = found > 1e-6  # below, the inner solver's tolerance is what is left
             axis.semilogy(at[seen], found[seen], color=f"C{i}", label=name)
             if i < len(LIMITS):
                 last = int(at[seen][-1])
