@@ -4,9 +4,15 @@ Every case runs in a process of its own, on one thread. Times are CPU seconds of
 there are several), so that other programs on the machine do not count; waiting for other ranks does not count either.
 Ranks are measured in wall time too: where other programs run, ``chrt -r 5 python -m benchmarks distributed`` gives them
 the processors first.
-Memory is the largest resident size less that before the step. For batches in pieces it is given twice: as the system's
-allocator has it by default, and, under "in use", with an allocator that gives every large block back when it is freed
-(``MALLOC_MMAP_THRESHOLD_``), so that what lies in the memory is what is used.
+Memory is the largest resident size less that before the step. The allocator of Linux keeps some of what is freed,
+more of it the more often large blocks come and go, and never the same amount twice: one step on one piece made a
+process grow by 31 to 53 MB, forty of them by 60 to 80. So for batches in pieces every kind runs in seven processes,
+and 64 pieces in one step are compared with 64 steps on one piece, which take and free as many blocks. Under "in use"
+the allocator gives every large block back when it is freed (``MALLOC_MMAP_THRESHOLD_``), so that what lies in the
+memory is what is used; there one step is compared with one step.
+
+``python -m benchmarks distributed`` measures everything, ``python -m benchmarks.distributed ranks`` (or ``pieces``)
+that alone.
 """
 
 from __future__ import annotations
@@ -29,7 +35,8 @@ from torch import Tensor, nn
 import targetopt as to
 from benchmarks.harness import save
 
-ROWS, PIECE, PIECES = 2048, 2048, 64
+ROWS, PIECE, PIECES = 8192, 2048, 64
+REPEATS = 7
 VOCABULARY, POSITIONS, WIDTH, BEST = 50_000, 1024, 64, 64
 
 
@@ -59,38 +66,48 @@ def measured(step: Callable[[], object], times: int = 1) -> dict[str, float]:
     return {"megabytes": resident("VmHWM") - begin, **found}
 
 
-def rank(number: int, size: int, meeting_point: str) -> dict[str, float]:
-    """Some steps on this rank's share of the rows."""
+def rank(number: int, meeting_point: str) -> dict[str, list[dict[str, float]]]:
+    """Steps on all rows by rank 0 alone and on half of them by each of two ranks, in turns."""
     import torch.distributed as dist
 
-    if size > 1:
-        dist.init_process_group(
-            "gloo", init_method=f"file://{meeting_point}", rank=number, world_size=size
-        )
-    model = mlp(1024, 2, 512)
-    rows = torch.randn(ROWS, 512, generator=torch.Generator().manual_seed(1)).chunk(size)[number]
-    labels = torch.ones(len(rows))
-    opt = to.SSO(model.parameters(), lr=1.0, inner=to.Armijo(max_steps=4))
-    step = lambda: opt.step(lambda: model(rows), to.losses.Logistic(labels))  # noqa: E731
-    step()
-    found = measured(step, 3)
-    if size > 1:
-        dist.destroy_process_group()
+    os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[number]})  # a core for each
+    dist.init_process_group(
+        "gloo", init_method=f"file://{meeting_point}", rank=number, world_size=2
+    )
+    data = torch.randn(ROWS, 512, generator=torch.Generator().manual_seed(1))
+
+    def stepper(rows: Tensor, group: str | None) -> Callable[[], object]:
+        model, labels = mlp(1024, 2, 512), torch.ones(len(rows))
+        opt = to.SSO(model.parameters(), lr=1.0, inner=to.Armijo(max_steps=4), group=group)
+        return lambda: opt.step(lambda: model(rows), to.losses.Logistic(labels))
+
+    alone, shared = stepper(data, None), stepper(data.chunk(2)[number], "auto")
+    found: dict[str, list[dict[str, float]]] = {"one": [], "two": []}
+    for turn in range(REPEATS + 1):
+        dist.barrier()
+        if number == 0:
+            found["one"].append(measured(alone))
+        dist.barrier()  # the other rank has waited here
+        found["two"].append(measured(shared))
+        if turn == 0:  # a first step loads and allocates
+            found = {"one": [], "two": []}
+    dist.destroy_process_group()
     return found
 
 
 def pieces(kind: str) -> dict[str, float]:
-    """One step on one piece, or on 64 of them, cut or whole."""
+    """One step on one piece ("first"), 64 such steps ("one"), or a step on 64 pieces, cut or whole."""
     warm, few = mlp(256, 6), torch.randn(8, 256)  # what a first step loads is no memory of a piece
     to.SSO(warm.parameters(), lr=1.0, inner=to.Armijo(max_steps=1)).step(
         to.Chunked(warm, few, 4), to.losses.Logistic(torch.ones(8))
     )
     model = mlp(256, 6)
-    count = PIECE * (1 if kind == "one" else PIECES)
+    count = PIECE * (1 if kind in ("one", "first") else PIECES)
     x, labels = torch.randn(count, 256), torch.ones(count)
     forward = to.Chunked(model, x, PIECE) if kind == "cut" else lambda: model(x)
     opt = to.SSO(model.parameters(), lr=1.0, inner=to.Armijo(max_steps=1), check_purity=False)
-    return measured(lambda: opt.step(forward, to.losses.Logistic(labels)))
+    times = PIECES if kind == "one" else 1
+    return measured(lambda: opt.step(forward, to.losses.Logistic(labels)), times)
 
 
 def language(kind: str) -> dict[str, float]:
@@ -160,52 +177,74 @@ def run(*arguments: str, **environment: str) -> Any:
     return json.loads(done.stdout)
 
 
-def ranks(size: int) -> tuple[float, float]:
-    """CPU and wall seconds of a step on the slowest rank."""
+def all_pieces() -> dict[str, Any]:
+    """Megabytes of every kind, each in seven processes, and how many times one piece's 64 pieces need."""
+    found: dict[str, Any] = {"whole": run("pieces", "whole")}
+    for name, one, environment in (("resident", "one", {}), ("in use", "first", IN_USE)):
+        taken = {
+            kind: [run("pieces", kind, **environment)["megabytes"] for _ in range(REPEATS)]
+            for kind in (one, "cut")
+        }
+        ratio = median(taken["cut"]) / median(taken[one])
+        found[name] = {
+            "ratio": ratio,
+            "largest ratio": max(taken["cut"]) / min(taken[one]),
+            **taken,
+        }
+    return found
+
+
+def all_ranks() -> dict[str, Any]:
+    """Seconds of a step by one rank and by two (the slower of them), in turns within one run."""
     with tempfile.TemporaryDirectory() as directory:
         point = str(Path(directory) / "meeting-point")
         running = [
             subprocess.Popen(
-                [sys.executable, "-m", "benchmarks.distributed", "rank", str(r), str(size), point],
+                [sys.executable, "-m", "benchmarks.distributed", "rank", str(r), point],
                 stdout=subprocess.PIPE,
                 text=True,
             )
-            for r in range(size)
+            for r in range(2)
         ]
-        found = [json.loads(each.communicate()[0]) for each in running]
-        return max(each["seconds"] for each in found), max(each["wall"] for each in found)
+        first, second = (json.loads(each.communicate()[0]) for each in running)
+    answer = {}
+    for name in ("seconds", "wall"):
+        one = [turn[name] for turn in first["one"]]
+        turns = zip(first["two"], second["two"], strict=True)
+        two = [max(a[name], b[name]) for a, b in turns]
+        answer[name] = {"ratio": median(one) / median(two), "one": one, "two": two}
+    return answer
+
+
+ALONE: dict[str, Callable[[], dict[str, Any]]] = {"pieces": all_pieces, "ranks": all_ranks}
+
+
+def alone(name: str) -> None:
+    payload = ALONE[name]()
+    print(name, json.dumps(payload), flush=True)
+    save(f"distributed_{name}", payload)
 
 
 def main() -> None:
     payload: dict[str, Any] = {}
     for name, kinds in (
         ("language", ["merged", "dense"]),
-        ("pieces", ["one", "cut", "whole"]),
         ("large", ["sgd", "adam", "armijo", "lbfgs", "lbfgs, all pairs"]),
     ):
         payload[name] = {kind: run(name, kind) for kind in kinds}
         print(name, json.dumps(payload[name]), flush=True)
         save("distributed", payload)
-    payload["pieces, in use"] = {kind: run("pieces", kind, **IN_USE) for kind in ("one", "cut")}
-    print("pieces, in use", json.dumps(payload["pieces, in use"]), flush=True)
-    turns = [(ranks(1), ranks(2)) for _ in range(3)]
-    payload["ranks"] = {
-        name: {
-            "one": median(one[i] for one, _ in turns),
-            "two": median(two[i] for _, two in turns),
-            "ratio": median(one[i] / two[i] for one, two in turns),
-        }
-        for i, name in enumerate(("cpu", "wall"))
-    }
-    print("ranks", json.dumps(payload["ranks"]), flush=True)
-    save("distributed", payload)
+    for name in ALONE:
+        alone(name)
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
     if len(sys.argv) == 1:
         main()
+    elif len(sys.argv) == 2:
+        alone(sys.argv[1])
     elif sys.argv[1] == "rank":
-        print(json.dumps(rank(int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])))
+        print(json.dumps(rank(int(sys.argv[2]), sys.argv[3])))
     else:
         print(json.dumps(CASES[sys.argv[1]](sys.argv[2])))
