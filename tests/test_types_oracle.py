@@ -222,3 +222,10 @@ def test_a_report_before_any_step_says_nothing() -> None:
     assert report.step == 0
     assert math.isnan(report.loss)
     assert report + to.Counts(oracle_calls=2) == to.Counts(oracle_calls=2)
+
+
+def test_reports_that_came_another_way_are_equal_though_some_numbers_are_not_known() -> None:
+    report = to.StepReport(oracle_calls=1, step=3, loss=0.5)
+    assert math.isnan(report.ratio)
+    assert pickle.loads(pickle.dumps(report)) == report
+    assert report != to.StepReport(oracle_calls=1, step=3)

@@ -205,6 +205,17 @@ class StepReport(Counts):
     solves: int = 1
     measures: dict[str, float] = field(default_factory=dict)
 
+    def __eq__(self, other: object) -> bool:
+        """Whether all numbers are the same; numbers that are not known are.
+
+        >>> StepReport(step=1) == StepReport(step=1), StepReport(step=1) == StepReport(step=2)
+        (True, False)
+        """
+        if not isinstance(other, StepReport):
+            return NotImplemented
+        pairs = ((getattr(self, each.name), getattr(other, each.name)) for each in fields(self))
+        return all(ours == theirs or (ours != ours and theirs != theirs) for ours, theirs in pairs)
+
 
 @dataclass
 class Query:
