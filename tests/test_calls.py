@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_modules
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import targetopt as to
 from core_parts import identical
@@ -261,3 +262,34 @@ def test_steps_in_several_threads_are_those_of_one_thread() -> None:
     for model, twin in zip(models, alone, strict=True):
         assert identical(dict(model.state_dict()), dict(twin.state_dict()))
     assert not torch_modules._global_forward_pre_hooks
+
+
+class Reads(TorchDispatchMode):
+    """Counts the numbers that Python reads out of tensors, for each of which a graphics card would be waited for."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.count += function is torch.ops.aten._local_scalar_dense.default
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    ("solver", "per_step"),
+    [
+        (lambda m: to.GradientDescent(step_size=0.1, max_steps=m), 0),
+        # torch's optimisers are told the value by their closure, and may use it
+        (lambda m: to.Torch(partial(torch.optim.SGD, lr=0.01, momentum=0.9), max_steps=m), 1),
+    ],
+    ids=["gd", "torch"],
+)
+def test_inner_steps_read_no_number_that_decides_nothing(solver, per_step) -> None:
+    x, y = torch.randn(20, 4), torch.randn(20)
+    reads = []
+    for steps in (2, 12):
+        model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1), nn.Flatten(0))
+        opt = to.SSO(model.parameters(), lr=0.5, inner=solver(steps))
+        with Reads() as counting:
+            opt.step(lambda model=model: model(x), to.LossOracle(to.losses.Squared(y)))
+        reads.append(counting.count)
+    assert reads[1] - reads[0] == 10 * per_step

@@ -20,6 +20,7 @@ import torch
 
 import targetopt as to
 from targetopt.oracle.budget import Cost
+from targetopt.oracle.cache import CacheError
 from targetopt.oracle.errors import DamagedLedger, LedgerError, WrongLedger
 from targetopt.oracle.ledger import Ledger, tail
 from targetopt.oracle.ledger.inspection import salvaged, verified
@@ -399,6 +400,28 @@ def test_a_file_cut_short_is_refused(sound, tmp_path):
         with pytest.raises(LedgerError):
             Ledger(copy)
         assert copy.stat().st_size == length
+
+
+def test_what_is_refused_leaves_no_file_open(sound, tmp_path, monkeypatch):
+    """Python 3.13 warns of connections that are forgotten; on other systems the file could not be deleted."""
+    opened = []
+
+    def connect(*arguments, really=sqlite3.connect, **options):
+        opened.append(really(*arguments, **options))
+        return opened[-1]
+
+    monkeypatch.setattr(sqlite3, "connect", connect)
+    copy, data = tmp_path / "copy.ledger", sound.read_bytes()
+    for length in (0, 100, len(data) // 2, len(data) - 509):
+        copy.write_bytes(data[:length])
+        with pytest.raises(LedgerError):
+            Ledger(copy)
+    with pytest.raises(CacheError, match="an SQLite file of something else"):
+        to.Cache(sound)
+    assert len(opened) > 5
+    for connection in opened:
+        with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+            connection.execute("SELECT 1")
 
 
 @pytest.mark.parametrize("rubbish", [b"", b"\0" * 5000, b"\xd9\xd5\x05\xf9" * 900])

@@ -6,7 +6,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from targetopt.oracle.columns import Columns, digest, pack, unpack
@@ -55,13 +55,14 @@ class Cache:
         self._lock = threading.Lock()
         if self.path is not None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self._noticing():
+        with self._noticing(), ExitStack() as undo:
             self._connection = sqlite3.connect(
                 ":memory:" if self.path is None else self.path,
                 timeout=60.0,
                 isolation_level=None,
                 check_same_thread=False,
             )
+            undo.callback(self.close)
             self._connection.execute("PRAGMA synchronous=EXTRA")
             (application,) = self._connection.execute("PRAGMA application_id").fetchone()
             (tables,) = self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
@@ -72,6 +73,7 @@ class Cache:
                 "CREATE TABLE IF NOT EXISTS answers (key BLOB PRIMARY KEY, content BLOB NOT NULL) "
                 "WITHOUT ROWID"
             )
+            undo.pop_all()
 
     @contextmanager
     def _noticing(self) -> Iterator[None]:

@@ -29,7 +29,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -101,15 +101,15 @@ class EventLog:
         self._tail: tail.Tail | None = None
         if write:
             self._writer = writer_lock(self.path)
-        try:
+        with ExitStack() as undo:  # a log that cannot be used leaves nothing open
+            undo.callback(self._release)
             if write and not self.path.exists():
                 created(self.path)
             self._connection = self._opened()
+            undo.callback(self._connection.close)
             if write:
                 self.check()
-        except BaseException:
-            self._release()
-            raise
+            undo.pop_all()
 
     # -- opening ----------------------------------------------------------------------------------
 
