@@ -109,7 +109,7 @@ def test_the_report_has_the_choices_and_the_further_figure(done: Path) -> None:
     assert "What tuned methods chose" in page
     assert "lr = 0.1" in page
     assert "(end of the list)" in page
-    assert "4 runs ended" in " ".join(page.split())  # a run that is shown twice is one run
+    assert "4 runs (4 done)" in " ".join(page.split())  # a run that is shown twice is one run
     stale, own = done / "figures" / "curves-old.png", done / "figures" / "mine.png"
     stale.parent.mkdir(exist_ok=True)
     for path in (stale, own):
