@@ -92,7 +92,7 @@ class Quadratic(Surrogate):
         linear: ``s``, the gradient at the anchor, per example.
         metric: ``W``: a 0-d tensor (the same everywhere), a tensor shaped like ``anchor`` (diagonal)
             or with one more axis (a matrix per example).
-        constant: the value at the anchor.
+        constant: the value at the anchor, or one for each row, of which the mean over the rows of all ranks is taken.
     """
 
     anchor: Tensor
@@ -112,7 +112,8 @@ class Quadratic(Surrogate):
 
     def value(self, z: Tensor) -> Tensor:
         d = z - self.anchor
-        return self.constant + _mean(d * (self.linear + 0.5 * self._weighted(d)))
+        level = _mean(self.constant) if self.constant.ndim else self.constant
+        return level + _mean(d * (self.linear + 0.5 * self._weighted(d)))
 
     def gradient(self, z: Tensor) -> Tensor:
         return self.linear + self._weighted(z - self.anchor)
@@ -147,7 +148,8 @@ class Quadratic(Surrogate):
 
     def rows(self, index: Tensor | slice) -> Quadratic:
         metric = self.metric if self.uniform else self.metric[index]
-        return Quadratic(self.anchor[index], self.linear[index], metric, self.constant)
+        constant = self.constant[index] if self.constant.ndim else self.constant
+        return Quadratic(self.anchor[index], self.linear[index], metric, constant)
 
     def damped(self, eta: float) -> Quadratic:
         """This surrogate plus (1/2η)‖z − anchor‖², which is a quadratic too."""
