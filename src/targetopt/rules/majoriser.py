@@ -60,9 +60,7 @@ class Majoriser(Rule):
 
     def _check_touching(self, bound: Surrogate, point: TargetPoint) -> None:
         """Refuse a function that is not the loss at z_t: it bounds something else."""
-        if (
-            present().size > 1
-        ):  # the constant of a bound is the loss of one rank's rows, and decides nothing
+        if present().size > 1:  # a bound of the user's may know the loss of one rank's rows alone
             return
         there, loss = float(bound.value(point.targets)), float(point.loss)
         allowed = torch.finfo(point.targets.dtype).eps ** TOUCHES * (abs(loss) + 1e-300)
