@@ -4,27 +4,81 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from targetopt.files import write_atomically
 from targetopt.lab.store.provenance import commit, machine, versions
-from targetopt.lab.studies.rl.arms import ARMS, SEEDS, STEPS
-from targetopt.lab.studies.rl.runs import run
+from targetopt.lab.studies.rl.arms import ARMS, SEEDS, STEPS, Arm
+from targetopt.lab.studies.rl.runs import run, run_beside
+from targetopt.types import TargetoptError
 
 
-def main(directory: Path) -> None:
-    """Seeds in the outer loop, so that a study that is stopped has as many of every arm."""
+def main(
+    directory: Path,
+    arms: Sequence[Arm] = ARMS,
+    lengths: Mapping[str, int] = STEPS,
+    seeds: Sequence[int] = SEEDS,
+) -> dict[str, TargetoptError]:
+    """All runs that are not there yet: first the agreement, then the other questions.
+
+    Args:
+        directory: where the runs go. While an arm's seeds are trained side by side, their checkpoints are in
+            ``going/ARM_ENV`` in it, so that a study that is killed goes on in the middle of a run.
+        arms: of the study.
+        lengths: interactions of a run, by environment.
+        seeds: one run each.
+
+    Returns:
+        what could not be run to its end, with the reason.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
     stamp = {"commit": commit(), "versions": versions(), "machine": machine()}
-    for questions in (("agreement",), ("surrogate", "inner steps")):
-        for seed in SEEDS:
-            for env in STEPS:
-                for arm in (each for each in ARMS if each.question in questions):
-                    path = directory / f"{arm.name}_{env}_{seed}.json"
-                    if path.exists():
-                        continue
-                    print(f"{arm.name} in {env}, seed {seed}", flush=True)
-                    found = {**run(arm, env, seed), "provenance": stamp}
-                    write_atomically(path, json.dumps(found, indent=1).encode())
+    failed: dict[str, TargetoptError] = {}
+    for agreement in (True, False):
+        for env, steps in lengths.items():
+            for arm in (each for each in arms if (each.question == "agreement") == agreement):
+                missing = [seed for seed in seeds if not _file(directory, arm, env, seed).exists()]
+                if not missing:
+                    continue
+                print(f"{arm.name} in {env}, seeds {missing}", flush=True)
+
+                def keep(found: dict[str, Any], arm: Arm = arm, env: str = env) -> None:
+                    path = _file(directory, arm, env, found["seed"])
+                    told = {**found, "provenance": stamp}
+                    write_atomically(path, json.dumps(told, indent=1).encode())
+
+                errors = _seeds(arm, env, missing, steps, directory, keep)
+                failed |= {f"{arm.name} in {env}, seed {seed}": why for seed, why in errors.items()}
+    return failed
+
+
+def _file(directory: Path, arm: Arm, env: str, seed: int) -> Path:
+    return directory / f"{arm.name}_{env}_{seed}.json"
+
+
+def _seeds(
+    arm: Arm,
+    env: str,
+    seeds: Sequence[int],
+    steps: int,
+    directory: Path,
+    keep: Callable[[dict[str, Any]], None],
+) -> dict[int, TargetoptError]:
+    """Ours side by side, SB3's one after another; what failed, by seed."""
+    if arm.settings is None:
+        for seed in seeds:
+            keep(run(arm, env, seed, steps))
+        return {}
+    folder = directory / "going" / f"{arm.name}_{env}"
+    found, errors = run_beside(arm, env, seeds, steps, folder)
+    for each in found:
+        keep(each)
+    shutil.rmtree(folder)
+    return errors
 
 
 if __name__ == "__main__":
@@ -33,4 +87,6 @@ if __name__ == "__main__":
         description="Do the runs that docs/rl-study.md registers. The same command again goes on where it was stopped.",
     )
     options.add_argument("directory", type=Path, help="where the runs go, one JSON file each")
-    main(options.parse_args().directory)
+    wrong = main(options.parse_args().directory)
+    if wrong:
+        sys.exit("\n".join(f"{name}: {why}" for name, why in wrong.items()))

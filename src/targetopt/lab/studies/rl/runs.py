@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import importlib
 import time
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from targetopt.lab.studies.rl.arms import STEPS, Arm
-from targetopt.rl import train
+from targetopt.rl import Result, SeedsFailed, train, train_many
+from targetopt.types import TargetoptError
 
 SHARE = 0.1
 """The metric: the mean return of the episodes that ended in this last share of the interactions."""
@@ -28,38 +31,77 @@ def run(arm: Arm, env: str, seed: int, steps: int | None = None) -> dict[str, An
     torch.set_num_threads(1)
     length = STEPS[env] if steps is None else steps
     begin = time.process_time()
-    episodes, more = (
-        _ours(arm, env, seed, length) if arm.settings is not None else _sb3(env, seed, length)
-    )
-    seconds = time.process_time() - begin
-    late = episodes[:, 0] > (1.0 - SHARE) * length
+    if arm.settings is None:
+        episodes, more = _sb3(env, seed, length), {}
+    else:
+        result = train(env, steps=length, seed=seed, progress=False, **arm.settings)
+        episodes, more = result.episodes, _told(result)
+    spent = {"cpu_seconds": time.process_time() - begin, "side_by_side": 1}
+    return _found(arm, env, seed, length, episodes, spent | more)
+
+
+def run_beside(
+    arm: Arm, env: str, seeds: Sequence[int], steps: int, checkpoint: Path
+) -> tuple[list[dict[str, Any]], dict[int, TargetoptError]]:
+    """Several seeds of one of our arms, side by side, with the numbers of each alone.
+
+    ``cpu_seconds`` is a share: what all of them took in gathering and updating, divided by how many there were, which
+    ``side_by_side`` says.
+
+    Args:
+        arm: how to train, by `targetopt.rl.train_many`.
+        env: where.
+        seeds: one run each.
+        steps: interactions of each.
+        checkpoint: a folder from which they go on.
+
+    Returns:
+        the runs that came to their end, and by seed why others did not.
+    """
+    assert arm.settings is not None
+    torch.set_num_threads(1)
+    options = {"steps": steps, "checkpoint": checkpoint, "progress": False, **arm.settings}
+    errors: dict[int, TargetoptError] = {}
+    try:
+        results = dict(zip(seeds, train_many(env, seeds=seeds, **options), strict=True))
+    except SeedsFailed as error:
+        results, errors = error.results, error.errors
+    found = []
+    for seed in (each for each in seeds if each not in errors):
+        columns = results[seed].columns()
+        share = float((columns["gathering_time"] + columns["updating_time"]).sum())
+        more = {"cpu_seconds": share, "side_by_side": len(seeds), **_told(results[seed])}
+        found.append(_found(arm, env, seed, steps, results[seed].episodes, more))
+    return found, errors
+
+
+def _found(
+    arm: Arm, env: str, seed: int, steps: int, episodes: Any, more: dict[str, Any]
+) -> dict[str, Any]:
+    late = episodes[:, 0] > (1.0 - SHARE) * steps
     return {
         "arm": arm.name,
         "env": env,
         "seed": seed,
-        "steps": length,
+        "steps": steps,
         "final_return": float(episodes[late, 1].mean()) if late.any() else None,
         "episodes": len(episodes),
-        "cpu_seconds": seconds,
         **more,
     }
 
 
-def _ours(arm: Arm, env: str, seed: int, steps: int) -> tuple[Any, dict[str, Any]]:
-    assert arm.settings is not None
-    found = train(env, steps=steps, seed=seed, progress=False, **arm.settings)
-    columns = found.columns()
-    told = {
+def _told(result: Result) -> dict[str, Any]:
+    columns = result.columns()
+    return {
         "mean_kl": float(columns["kl"].mean()),
         "largest_kl": float(columns["kl"].max()),
         "refused": int(columns["refused"].sum()),
         "solves": int(columns["solves"].sum()),
-        "inner_steps": found.counts.inner_steps,
+        "inner_steps": result.counts.inner_steps,
     }
-    return found.episodes, told
 
 
-def _sb3(env: str, seed: int, steps: int) -> tuple[Any, dict[str, Any]]:
+def _sb3(env: str, seed: int, steps: int) -> Any:
     """PPO of Stable-Baselines3 with its own defaults, eight copies, batches of 2048, and scales as ours has them."""
     sb3: Any = importlib.import_module("stable_baselines3")
     vector: Any = importlib.import_module("stable_baselines3.common.vec_env")
@@ -78,4 +120,4 @@ def _sb3(env: str, seed: int, steps: int) -> tuple[Any, dict[str, Any]]:
     learner = sb3.PPO("MlpPolicy", scaled, n_steps=256, batch_size=64, seed=seed, device="cpu")
     learner.learn(steps, callback=Noting())
     scaled.close()
-    return np.array(seen, dtype=np.float64).reshape(-1, 3), {}
+    return np.array(seen, dtype=np.float64).reshape(-1, 3)
