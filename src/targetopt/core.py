@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,6 +23,7 @@ from targetopt.inner import InnerResult, Objective
 from targetopt.inner.economy import UNKNOWN_PRICE, timed
 from targetopt.inner.space import Space
 from targetopt.oracle import CountedValue, checked
+from targetopt.oracle.answer import checked_scales
 from targetopt.rules import Proposal
 from targetopt.step.determinism import FrozenForward
 from targetopt.step.journal import Journal, at_once
@@ -52,6 +54,7 @@ def ask(
     *,
     oracle: object = None,
     index: Tensor | None = None,
+    scales: Any = None,
     check_purity: bool = False,
 ) -> Query:
     """Evaluate the forward; the query carries the targets and the live graph.
@@ -81,7 +84,9 @@ def ask(
             f"regularise_on= needs a rule whose metric is one number; that of {type(method.rule).__name__} varies "
             "by example. Use GradientStep, LineSearch or AdaGradNorm."
         )
-    index = checked_index(index, question)
+    index, scales = checked_index(index, question), checked_scales(scales, question)
+    if scales is not None:
+        _check_scaled(targets, method)
     method.rule.check_targets(question, index, progress.rule_state)
     method.rule.check_everything(question, targets.everything_of(z), index, progress.rule_state)
     versions = [local(p)._version for p in targets.params]
@@ -89,6 +94,7 @@ def ask(
         targets=question,
         step=progress.steps,
         index=index,
+        scales=scales,
         rng=frozen.rng,
         buffers=frozen.buffers,
         forward_calls=1 + check_purity,
@@ -125,6 +131,8 @@ def tell(
     # The graph's own targets: the oracle may have worked on its copy in place.
     anchor = z.detach()[: query.targets.shape[0]]
     answer = replace(checked(point, anchor), index=query.index)
+    if query.scales is not None:
+        answer = replace(answer, scales=query.scales)
     journal.answers[:] = [answer] if journal.answers else []
     answer = agreed(answer)
     counter = CountedValue(answer)
@@ -167,7 +175,7 @@ def tell(
         accepted=not proposal.returned,
         steps_at=result.steps_at,
         solves=solved.solves,
-        measures=dict(proposal.measures),
+        measures={**proposal.measures, **_spread(answer.scales, proposal.eta)},
     )
     return report, replace(
         progress,
@@ -177,6 +185,25 @@ def tell(
         inner_state=result.state,
         accepted=progress.accepted if proposal.returned else here,
     )
+
+
+def _check_scaled(targets: Targets, method: Method) -> None:
+    """Refuse steps by rows, before the oracle is asked, where there can be only one."""
+    if targets.regularise_on is not None:
+        raise MissingCapability(
+            "scales= gives each row of the batch a step of its own, and regularise_on= has one for all data. Leave one "
+            "of them out."
+        )
+    method.rule.check_rows()
+
+
+def _spread(scales: Tensor | None, eta: float) -> dict[str, float]:
+    """The smallest and the largest step of all rows, if they have steps of their own."""
+    if scales is None:
+        return {}
+    world = present()
+    least, most = -world.largest(float(-scales.min())), world.largest(float(scales.max()))
+    return {"least_eta": eta * least, "most_eta": eta * most}
 
 
 @torch.no_grad()

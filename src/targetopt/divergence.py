@@ -20,6 +20,9 @@ class Divergence(ABC):
     weighted: ClassVar[bool] = False
     """Whether its surrogate knows what weights of the rows mean."""
 
+    scaled: ClassVar[bool] = False
+    """Whether its surrogate gives each row its own step (``point.etas``)."""
+
     @abstractmethod
     def surrogate(self, point: TargetPoint, eta: float) -> Surrogate:
         """q(z) = ℓ(z_t) + ⟨g, z − z_t⟩ + (1/η) mean D(z_i, z_t,i)."""
@@ -56,12 +59,15 @@ class SquaredEuclidean(Divergence):
     """
 
     weighted: ClassVar[bool] = True
+    scaled: ClassVar[bool] = True
 
     def surrogate(self, point: TargetPoint, eta: float) -> Quadratic:
-        metric = point.targets.new_tensor(1.0 / eta)
-        if point.weights is not None:
-            metric = point.weighted(metric.expand_as(point.targets))
-        return Quadratic(point.targets, point.weighted(point.gradients), metric, point.loss)
+        z, metric = point.targets, point.targets.new_tensor(1.0 / eta)
+        if point.scales is not None:
+            metric = metric / point.scales.reshape(-1, *[1] * (z.ndim - 1))
+        if point.weights is not None or point.scales is not None:
+            metric = point.weighted(metric.expand_as(z))
+        return Quadratic(z, point.weighted(point.gradients), metric, point.loss)
 
     def value(self, z: Tensor, reference: Tensor) -> Tensor:
         return 0.5 * (z - reference).square().reshape(z.shape[0], -1).sum(dim=1)

@@ -161,6 +161,7 @@ class SSO(Optimizer):
         oracle: Any = None,
         *,
         index: Tensor | None = None,
+        scales: Any = None,
         regularise_on: Forward | None = None,
     ) -> StepReport:
         """One outer step: ``tell(ask(forward), oracle's answer)``, atomic.
@@ -174,6 +175,8 @@ class SSO(Optimizer):
             oracle: an `Oracle`, a `targetopt.losses` loss, or a function of the targets that gives one
                 loss per example; or the answer that an interrupted step has handed back.
             index: the data rows of this batch, for rules that remember each example.
+            scales: one number for each row of this batch: row i has the step η·scales_i, for rules that know what
+                that means (`GradientStep`, `MirrorDescent` with `SquaredEuclidean`, policy steps).
             regularise_on: a second forward, of all data: use the paper's analysis surrogate q̃
                 (gradient on the batch, regulariser on all data), which has no bias ζ².
         """
@@ -199,7 +202,8 @@ class SSO(Optimizer):
             world.agree(method.settings, targets.params)
             journal = Journal(targets.params)
             with journal, journal, journal:
-                query = self._ask(targets, method, journal, answerer, index)
+                rows = {"index": index, "scales": scales}
+                query = self._ask(targets, method, journal, answerer, **rows)
                 begin = time.perf_counter()
                 point = journal.paid(answerer.query, query.targets.clone())
                 seconds = time.perf_counter() - begin
@@ -215,6 +219,7 @@ class SSO(Optimizer):
         *,
         index: Tensor | None = None,
         ids: Sequence[Any] | None = None,
+        scales: Any = None,
         regularise_on: Forward | None = None,
     ) -> Query:
         """The query of the next step: ``query.targets`` is what the oracle must be asked.
@@ -227,18 +232,18 @@ class SSO(Optimizer):
             index: the data rows of this batch, for rules that remember each example.
             ids: a name for each row, strings or whole numbers, all different. `tell` then takes only an
                 answer whose rows carry the same ids in the same order.
-            regularise_on: as in `step`.
+            scales, regularise_on: as in `step`.
         """
         with together(self.group, "ask") as world:
             targets, method = self._targets(forward, regularise_on), self._method()
             world.agree(method.settings, targets.params)
             journal = Journal()
             with journal, journal, journal:
-                query = self._ask(targets, method, journal, None, index)
+                query = self._ask(targets, method, journal, None, index=index, scales=scales)
                 query.ids = checked_ids(ids, query.targets.shape[0])
                 query.digest = digest(targets.params)
                 query.live.z = (
-                    None  # the graph would wait for nothing: tell evaluates its own forward
+                    None  # tell evaluates its own forward: the graph would wait for nothing
                 )
                 world.meet()
                 journal.adopt(query=query)
@@ -315,23 +320,12 @@ class SSO(Optimizer):
         return Method.of(self.param_groups[0], rule, self.inner, self.schedule, step)
 
     def _ask(
-        self,
-        targets: Targets,
-        method: Method,
-        journal: Journal,
-        oracle: object,
-        index: Tensor | None,
+        self, targets: Targets, method: Method, journal: Journal, oracle: object, **rows: Any
     ) -> Query:
+        """``rows`` is what was said of the batch's rows: ``index=`` and ``scales=``."""
         first = self._progress.steps == 0 and self.check_purity
-        return core.ask(
-            targets,
-            method,
-            self._present(),
-            journal,
-            oracle=oracle,
-            index=index,
-            check_purity=first,
-        )
+        here = self._present()
+        return core.ask(targets, method, here, journal, oracle=oracle, check_purity=first, **rows)
 
     def _tell(
         self,

@@ -58,6 +58,8 @@ class TargetPoint:
             what they mean.
         weights: how much each row counts, shape ``(n,)``, not negative; ``None`` if all count alike. The mean inner
             product is then (1/n) Σ w_i a_i · b_i, in the loss and in the divergence.
+        scales: how far each row may go beside the others, shape ``(n,)``, positive: row i has the step η·scales_i.
+            ``None`` if all have η.
         interactions: steps of an environment that this answer has cost.
         revealed: the loss itself, if the answer reveals it everywhere (labels); ``None`` if not.
         majoriser: a function that is nowhere below the loss and equal to it at ``z_t`` (its mean over the
@@ -83,6 +85,7 @@ class TargetPoint:
     everything: Tensor | None = None
     data: Mapping[str, Tensor] | None = None
     weights: Tensor | None = None
+    scales: Tensor | None = None
     interactions: int = 0
 
     @property
@@ -97,6 +100,10 @@ class TargetPoint:
         if self.weights is None:
             return rows
         return self.weights.reshape(-1, *[1] * (rows.ndim - 1)) * rows
+
+    def etas(self, eta: float) -> float | Tensor:
+        """The steps of the rows: ``eta`` itself, or η·scales_i, shape ``(n,)``."""
+        return eta if self.scales is None else eta * self.scales
 
     @property
     def gradient_norm_squared(self) -> float:
@@ -188,7 +195,8 @@ class StepReport(Counts):
             at the surrogate after every step know it.
         solves: inner solves of this step: more than 1 if the rule looked at what came out and had it solved again
             with another η (`Rule.reconsiders`). Counts are of all of them, `surrogate_decrease` of the last.
-        measures: what the rule measured of the step, by name (KL and entropy of a policy, say).
+        measures: what the rule measured of the step, by name (KL and entropy of a policy, say); with ``scales=``,
+            ``least_eta`` and ``most_eta`` of the rows.
     """
 
     step: int = 0
@@ -232,6 +240,7 @@ class Query:
         forward_calls: calls of the forward that asking took.
         digest: of the parameters at which the question was asked (`opt.ask` takes it).
         ids: the names of the rows, if they were given: an answer must carry the same.
+        scales: how far each row may go beside the others, if it was given.
         regularised: whether ``regularise_on=`` was given.
         live: the graph, in the process that asked.
         seconds: how long the forward took.
@@ -246,6 +255,7 @@ class Query:
     forward_calls: int = 1
     digest: str = ""
     ids: list[Any] | None = None
+    scales: Tensor | None = None
     regularised: bool = False
     live: Any = field(default=None, repr=False, compare=False)
     seconds: float = field(default=0.0, repr=False, compare=False)

@@ -91,6 +91,7 @@ def checked(point: object, z: Tensor) -> TargetPoint:
         smoothness=smoothness,
         data=_checked_data(point.data, z),
         weights=_checked_weights(point.weights, z),
+        scales=checked_scales(point.scales, z),
         interactions=_checked_interactions(point.interactions),
     )
 
@@ -130,6 +131,30 @@ def _checked_weights(weights: Any, z: Tensor) -> Tensor | None:
     if bad:
         raise BadAnswer(
             f"the oracle's weights must be finite and not negative; row {bad[0]} has {own[bad[0]].item():g}"
+        )
+    return own
+
+
+def checked_scales(scales: Any, z: Tensor) -> Tensor | None:
+    """One positive number for each row, on the targets' device and of their type; or None."""
+    if scales is None:
+        return None
+    try:
+        own = torch.as_tensor(scales).detach().to(z, copy=True)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise BadArgument(
+            f"scales= must be numbers, one for each row of the batch ({error})"
+        ) from error
+    if own.shape != z.shape[:1]:
+        raise BadArgument(
+            f"scales= must have one number for each of the {z.shape[0]} rows, shape ({z.shape[0]},); got "
+            f"{tuple(own.shape)}. One step for all rows is lr=."
+        )
+    bad = (~(torch.isfinite(own) & (own > 0))).nonzero()[:, 0].tolist()
+    if bad:
+        raise BadArgument(
+            f"scales= must be positive and finite: row i has the step η·scales_i; row {bad[0]} has "
+            f"{own[bad[0]].item():g}. Leave out rows that are not to move, or give them a small number."
         )
     return own
 

@@ -192,6 +192,7 @@ def _smaller(query: Query, forward: Forward, rows: list[int]) -> tuple[Query, Fo
         query,
         targets=query.targets[kept],
         index=None if query.index is None else query.index[kept],
+        scales=None if query.scales is None else query.scales[kept],
         ids=None if query.ids is None else [query.ids[row] for row in rows],
     )
     return part, lambda: forward()[kept]

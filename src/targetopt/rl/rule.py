@@ -23,7 +23,8 @@ class PolicyStep(Rule):
 
     This is one cell of the grid surrogate × divergence × step size; the inner solver of `SSO` is the fourth axis. After
     the inner solve the step rule looks at where it has landed. It may have it solved again with another η, without
-    another interaction, or refuse the step: then the policy stays (``report.stop_reason`` is ``"refused"``).
+    another interaction, or refuse the step: then the policy stays (``report.stop_reason`` is ``"refused"``). With
+    ``opt.step(…, scales=s)`` row i is held by (1/ηs_i) D(z_i, z_t,i).
 
     Reports have in ``measures``: ``kl`` (mean KL(π_t ‖ π_{t+1})), ``entropy`` (of π_{t+1}), ``promised`` and ``earned``
     (see `Landing`), ``ratio_spread`` (the deviation of the importance ratio).
@@ -62,6 +63,7 @@ class PolicyStep(Rule):
     needs: ClassVar[frozenset[str]] = frozenset({"data"})
     uniform: ClassVar[bool] = False
     weighted: ClassVar[bool] = True
+    scaled: ClassVar[bool] = True
     reconsiders: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -102,7 +104,9 @@ class PolicyStep(Rule):
             point.weights,
         )
         eta = self.step.first(state) * decay * (1.0 if lr is None else lr)
-        surrogate = PolicySurrogate(visits, self.term, self.divergence, eta, self.entropy)
+        surrogate = PolicySurrogate(
+            visits, self.term, self.divergence, point.etas(eta), self.entropy
+        )
         return Proposal(surrogate, state, eta)
 
     def reconsider(
@@ -118,7 +122,8 @@ class PolicyStep(Rule):
         kept = proposal._replace(state=verdict.state, measures=measures)
         if verdict.eta is None:
             return Reconsidered(kept, again=False)
-        again = replace(surrogate, eta=verdict.eta) if verdict.eta else surrogate
+        other = point.etas(verdict.eta)
+        again = replace(surrogate, eta=other) if verdict.eta else surrogate
         return Reconsidered(kept._replace(surrogate=again, eta=verdict.eta), again=True)
 
     def measured(self, visits: Visits, z: Tensor) -> dict[str, float]:

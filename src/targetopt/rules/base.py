@@ -107,6 +107,11 @@ class Rule(ABC):
         """Whether it knows what weights of the rows mean; answers that have some are refused otherwise."""
         return False
 
+    @property
+    def scaled(self) -> bool:
+        """Whether it gives each row a step of its own, η·scales_i; questions with ``scales=`` are refused otherwise."""
+        return False
+
     @abstractmethod
     def propose(self, point: TargetPoint, lr: float | None, decay: float, state: State) -> Proposal:
         """The surrogate at this point for the step ``lr · decay`` (decay: the schedule's)."""
@@ -186,8 +191,18 @@ class Rule(ABC):
                 f"{type(self).__name__} does not know weights of rows, and this answer has some. Use GradientStep or "
                 "MirrorDescent(SquaredEuclidean()), or leave the weights out."
             )
+        if answered and getattr(source, "scales", None) is not None:
+            self.check_rows()
         if self._wants_smoothness(lr):
             self._check_smoothness(getattr(source, "smoothness", unsaid))
+
+    def check_rows(self) -> None:
+        """Refuse steps by rows (``scales=``) if this rule has one step for all."""
+        if not self.scaled:
+            raise MissingCapability(
+                f"{type(self).__name__} has one step for all rows, and scales= wants one for each. Use GradientStep, "
+                "MirrorDescent(SquaredEuclidean()) or to.rl.PolicyStep, or leave scales= out."
+            )
 
     def check_targets(  # noqa: B027 (most have nothing to refuse)
         self, z: Tensor, index: Tensor | None, state: State

@@ -14,7 +14,8 @@ from targetopt.types import State, TargetPoint
 class GradientStep(Rule):
     """q(z) = ℓ(z_t) + ⟨g, z − z_t⟩ + (1/2η)‖z − z_t‖², minimised at z_t − ηg (paper §3, §4).
 
-    For η ≤ 1/L it is an upper bound of the loss, so any decrease of q decreases the loss.
+    For η ≤ 1/L it is an upper bound of the loss, so any decrease of q decreases the loss. With a step for each row
+    (``opt.step(…, scales=s)``) the last term is mean_i ‖z_i − z_t,i‖²/(2ηs_i), minimised at z_t,i − ηs_i g_i.
 
     Example:
         >>> import torch, targetopt as to
@@ -32,6 +33,10 @@ class GradientStep(Rule):
 
     @property
     def weighted(self) -> bool:
+        return True
+
+    @property
+    def scaled(self) -> bool:
         return True
 
     def propose(self, point: TargetPoint, lr: float | None, decay: float, state: State) -> Proposal:

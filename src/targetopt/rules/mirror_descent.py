@@ -51,6 +51,10 @@ class MirrorDescent(Rule):
     def weighted(self) -> bool:
         return self.divergence.weighted
 
+    @property
+    def scaled(self) -> bool:
+        return self.divergence.scaled
+
     def propose(self, point: TargetPoint, lr: float | None, decay: float, state: State) -> Proposal:
         eta = self.step_size(point, lr, decay)
         return Proposal(self.divergence.surrogate(point, eta), state, eta)
