@@ -21,7 +21,7 @@ LEVELS = [
     ["losses", "divergence", "surrogate", "schedules"],
     ["distributions"],
     ["rules", "inner"],
-    ["step", "oracle", "distributed"],
+    ["step", "oracle", "distributed", "heads"],
     ["core"],
     ["optim"],
     ["oracle services", "registry", "baselines", "display"],

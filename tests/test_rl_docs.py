@@ -8,7 +8,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "rl.md"
 
 def test_the_examples_run() -> None:
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert len(blocks) == 6
+    assert len(blocks) == 7
     known: dict[str, object] = {}
     for block in blocks:
         exec(block, known)

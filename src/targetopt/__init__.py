@@ -41,6 +41,7 @@ if TYPE_CHECKING:  # what the table below offers, for type checkers
     from targetopt.errors import Diverged as Diverged
     from targetopt.errors import MissingCapability as MissingCapability
     from targetopt.errors import TargetoptError as TargetoptError
+    from targetopt.heads import Heads as Heads
     from targetopt.inner import LBFGS as LBFGS
     from targetopt.inner import Armijo as Armijo
     from targetopt.inner import Exact as Exact
@@ -121,6 +122,7 @@ __getattr__, __dir__, _public = attach(
     {
         "chunked": ["Chunked"],
         "divergence": ["NegativeEntropy", "SquaredEuclidean"],
+        "heads": ["Heads"],
         "inner": [
             "LBFGS",
             "Armijo",
