@@ -27,9 +27,9 @@ help:
 # $(call install,EXTRA,STAMP,WHAT,OPTIONS): into .venv, with a word before and a word after
 define install
 	@test -x $(BIN)/python || { echo "Creating $(VENV) …"; $(PYTHON) -m venv $(VENV); }
-	@echo "Installing $(3) into $(VENV); the first time this takes minutes, most of them for PyTorch …"
+	@echo "Installing $(3) into $(VENV); the first time this takes a while, most of it for PyTorch …"
 	@began=$$(date +%s); \
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(4) --constraint constraints.txt --editable '.[$(1)]' \
+	$(BIN)/python .ci/install.py $(1) $(4) \
 	&& touch $(2) \
 	&& echo "Installed in $$(( $$(date +%s) - began )) s: $$(du -sm $(VENV) | cut -f1) MB."
 endef
@@ -38,14 +38,14 @@ setup: $(DEV)
 
 # Whoever has everything has what the demo needs.
 $(LAB): pyproject.toml constraints.txt
-	$(if $(wildcard $(DEV)),@touch $@,$(call install,lab,$@,what the demo needs))
+	$(if $(wildcard $(DEV)),@touch $@,$(call install,lab,$@,what the demo needs,--compile))
 
 # 340 MB of Python are installed for development, of which a few modules are ever imported: these are compiled then.
 $(DEV): pyproject.toml constraints.txt
-	$(call install,dev,$@,everything for development,--no-compile)
+	$(call install,dev,$@,everything for development)
 
 $(DOCS): pyproject.toml constraints.txt
-	$(call install,docs,$@,what builds the site,--no-compile)
+	$(call install,docs,$@,what builds the site)
 
 demo: $(LAB)
 	@$(BIN)/targetopt demo
