@@ -7,15 +7,16 @@ Also reachable as ``targetopt.rl``. Needs the extra ``[rl]``.
 HeldKL(target=0.01, most=1.5, least=0.0, tries=8, eta=1.0)
 """
 
-from targetopt.rl.adam import Adam
+from targetopt.rl.adam import Adam, full_adam, minibatch_adam
 from targetopt.rl.advantages import advantages
+from targetopt.rl.decision_aware import DecisionAware
 from targetopt.rl.environment import ControlEnvironment
 from targetopt.rl.gathering import Batch, Collector
 from targetopt.rl.many import SeedsFailed, train_many
 from targetopt.rl.networks import Actor, Critic
 from targetopt.rl.oracle import PolicyOracle
 from targetopt.rl.policy import Policy
-from targetopt.rl.recipes import PRESETS, Recipe, full_adam, minibatch_adam
+from targetopt.rl.recipes import PRESETS, Recipe
 from targetopt.rl.result import Result, Update
 from targetopt.rl.rule import PolicyStep
 from targetopt.rl.steps import ArmijoStep, ConstantStep, HeldKL, Landing, StepSize, TrustRatio
@@ -36,6 +37,7 @@ __all__ = [
     "ConstantStep",
     "ControlEnvironment",
     "Critic",
+    "DecisionAware",
     "HeldKL",
     "Landing",
     "Linear",

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.optim.adam import adam
 
+from targetopt.inner import Torch
+
 
 @dataclass(frozen=True)
 class Adam:
@@ -124,3 +126,25 @@ class Moments:
             }
             for i in range(count)
         ]
+
+
+def minibatch_adam(
+    lr: float = 3e-4, epochs: int = 10, batch_size: int = 64, clip: float = 0.5
+) -> Torch:
+    """Adam in mini-batches, as PPO has it: so many passes over the batch, with clipped gradients.
+
+    Example:
+        >>> minibatch_adam(epochs=5).epochs
+        5
+    """
+    return Torch(Adam(lr), epochs=epochs, batch_size=batch_size, clip=clip)
+
+
+def full_adam(lr: float = 3e-4, max_steps: int = 40, clip: float = 0.5) -> Torch:
+    """Adam on the whole batch at once: fewer steps, each of all rows.
+
+    Example:
+        >>> full_adam(max_steps=20).max_steps
+        20
+    """
+    return Torch(Adam(lr), max_steps=max_steps, clip=clip)

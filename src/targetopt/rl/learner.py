@@ -15,6 +15,7 @@ from targetopt.inner import Inner, Torch
 from targetopt.losses import Squared
 from targetopt.optim import SSO
 from targetopt.rl.advantages import advantages
+from targetopt.rl.decision_aware import AdvantageCritic
 from targetopt.rl.gathering import Batch
 from targetopt.rl.networks import on_arrays
 from targetopt.rl.normalise import Normaliser, RewardScale
@@ -25,6 +26,9 @@ from targetopt.rules import GradientStep
 from targetopt.types import StepReport
 
 Array = NDArray[np.float64]
+
+JUDGES = 1_000_003
+"""What the seeds of networks and mini-batches that learn advantages are away from the policy's."""
 
 
 @dataclass(frozen=True)
@@ -99,10 +103,17 @@ class Learner:
         family: what the targets mean.
         recipe: of the run.
         seed: of the order of mini-batches.
+        judge: observations ↦ one number for each action, if the recipe has advantages learned (`DecisionAware`).
     """
 
     def __init__(
-        self, actor: nn.Module, critic: nn.Module, family: Family, recipe: Recipe, seed: int
+        self,
+        actor: nn.Module,
+        critic: nn.Module,
+        family: Family,
+        recipe: Recipe,
+        seed: int,
+        judge: nn.Module | None = None,
     ) -> None:
         self.actor, self.critic, self.family, self.recipe = actor, critic, family, recipe
         assert isinstance(recipe.inner, Inner)
@@ -117,10 +128,15 @@ class Learner:
             critic.parameters(),
             lr=1.0,
             rule=GradientStep(),
-            inner=seeded(recipe.critic, seed + 1),
+            inner=seeded(recipe.value_solver, seed + 1),
             group=None,
             warn=False,
         )
+        self.judge: AdvantageCritic | None = None
+        if (learned := recipe.advantage_critic) is not None:
+            assert judge is not None
+            learned.check(family)
+            self.judge = AdvantageCritic(judge, learned, seeded(learned.inner, JUDGES + seed))
 
     def values(self) -> Any:
         """Scaled observations ↦ values, with the networks as they are now."""
@@ -128,10 +144,15 @@ class Learner:
 
     def update(self, taught: Lesson, serve: Serve = alone) -> tuple[StepReport, StepReport]:
         """One step of the policy, then one of the critic; ``serve`` does inner solves, perhaps beside others'."""
+        gains = taught.advantages
+        if self.judge is not None:
+            with torch.no_grad():
+                policy_now = self.actor(taught.states).softmax(dim=1)
+            gains = self.judge.judged(taught.states, policy_now, taught.actions, gains, serve)
         oracle = PolicyOracle(
             self.family,
             taught.actions,
-            taught.advantages,
+            gains,
             interactions=len(taught.states),
         )
         policy = self.policy_step.step(Rows(self.actor, taught.states, serve), oracle)
@@ -140,7 +161,9 @@ class Learner:
         return policy, critic
 
     def state_dict(self) -> dict[str, Any]:
+        judge = {} if self.judge is None else {"judge": self.judge.state_dict()}
         return {
+            **judge,
             "actor": self.actor.state_dict(),
             "critic": self.critic.state_dict(),
             "policy_step": self.policy_step.state_dict(),
@@ -152,6 +175,8 @@ class Learner:
         self.critic.load_state_dict(state["critic"])
         self.policy_step.load_state_dict(state["policy_step"])
         self.critic_step.load_state_dict(state["critic_step"])
+        if self.judge is not None:
+            self.judge.load_state_dict(state["judge"])
 
 
 def seeded(inner: Inner, seed: int) -> Inner:

@@ -10,35 +10,13 @@ import torch
 
 from targetopt.distributions import Family, KLProximity
 from targetopt.divergence import Divergence, SquaredEuclidean
-from targetopt.inner import LBFGS, Armijo, GaussNewton, Inner, Torch
-from targetopt.rl.adam import Adam
+from targetopt.inner import LBFGS, Armijo, GaussNewton, Inner
+from targetopt.rl.adam import full_adam, minibatch_adam
+from targetopt.rl.decision_aware import DecisionAware
 from targetopt.rl.rule import PolicyStep
 from targetopt.rl.steps import ArmijoStep, ConstantStep, HeldKL, StepSize, TrustRatio
 from targetopt.rl.surrogates import Clipped, Linear, LogRatio, Ratio, Term
 from targetopt.types import BadArgument
-
-
-def minibatch_adam(
-    lr: float = 3e-4, epochs: int = 10, batch_size: int = 64, clip: float = 0.5
-) -> Torch:
-    """Adam in mini-batches, as PPO has it: so many passes over the batch, with clipped gradients.
-
-    Example:
-        >>> minibatch_adam(epochs=5).epochs
-        5
-    """
-    return Torch(Adam(lr), epochs=epochs, batch_size=batch_size, clip=clip)
-
-
-def full_adam(lr: float = 3e-4, max_steps: int = 40, clip: float = 0.5) -> Torch:
-    """Adam on the whole batch at once: fewer steps, each of all rows.
-
-    Example:
-        >>> full_adam(max_steps=20).max_steps
-        20
-    """
-    return Torch(Adam(lr), max_steps=max_steps, clip=clip)
-
 
 SURROGATES: Mapping[str, Term] = {
     "linear": Linear(),
@@ -60,6 +38,10 @@ INNERS: Mapping[str, Inner] = {
     "armijo": Armijo(max_steps=20),
     "gauss-newton": GaussNewton(max_steps=1),
 }
+CRITICS: Mapping[str, Inner | DecisionAware] = {
+    "squared": minibatch_adam(),
+    "decision-aware": DecisionAware(),
+}
 
 
 @dataclass(frozen=True)
@@ -74,7 +56,10 @@ class Recipe:
         inner: who minimises: ``"minibatch-adam"``, ``"adam"``, ``"lbfgs"``, ``"armijo"``, ``"gauss-newton"``, or an
             inner solver of the core.
         entropy: β, what the policy's entropy is worth.
-        critic: the inner solver of the critic, whose surrogate is the squared loss itself.
+        critic: ``"squared"`` learns values in squared loss, and the policy step has advantages that are estimated with
+            them; an inner solver says how they are learned. ``"decision-aware"``, or a `DecisionAware`, learns the
+            advantages too, by what their errors cost the step; it belongs to ``surrogate="linear"`` or ``"log-ratio"``
+            with ``divergence="forward-kl"``, and to one choice of several as the action.
         copies: of the environment, stepped together.
         batch: steps of all copies together between two updates.
         discount: γ.
@@ -92,7 +77,7 @@ class Recipe:
     step: str | StepSize = "constant"
     inner: str | Inner = "minibatch-adam"
     entropy: float = 0.0
-    critic: Inner = field(default_factory=minibatch_adam)
+    critic: str | Inner | DecisionAware = field(default_factory=minibatch_adam)
     copies: int = 8
     batch: int = 2048
     discount: float = 0.99
@@ -121,10 +106,14 @@ class Recipe:
                 raise BadArgument(
                     f"{name}={value!r} must be one of {', '.join(map(repr, table))}, or a {kind.__name__}"
                 )
-        if not isinstance(self.critic, Inner):
+        if isinstance(self.critic, str) and self.critic in CRITICS:
+            object.__setattr__(self, "critic", CRITICS[self.critic])
+        if not isinstance(self.critic, Inner | DecisionAware):
             raise BadArgument(
-                f"critic={self.critic!r} must be an inner solver such as to.rl.minibatch_adam()"
+                f"critic={self.critic!r} must be one of {', '.join(map(repr, CRITICS))}, an inner solver such as "
+                "to.rl.minibatch_adam(), or a to.rl.DecisionAware"
             )
+        self._check_decision_aware()
         held = self.divergence
         if held is not None and not isinstance(held, Divergence) and held not in DIVERGENCES:
             raise BadArgument(
@@ -141,6 +130,30 @@ class Recipe:
                 f"batch={self.batch} steps cannot be dealt out to copies={self.copies} evenly; choose a multiple"
             )
         object.__setattr__(self, "hidden", tuple(self.hidden))
+
+    def _check_decision_aware(self) -> None:
+        """Its bound is that of a step in logits that KL(π_t ‖ π) holds, and of no other."""
+        held, term = self.divergence, self.surrogate
+        forward = held == "forward-kl" or (isinstance(held, KLProximity) and not held.reverse)
+        if self.advantage_critic is None or (forward and getattr(term, "in_logits", False)):
+            return
+        raise BadArgument(
+            f"critic='decision-aware' belongs to surrogate='linear' or 'log-ratio' with divergence='forward-kl' (the "
+            f"presets 'fma-pg' and 'spma'); got surrogate={term!r} with divergence={held!r}, whose steps another "
+            "critic bounds. Use critic='squared'."
+        )
+
+    @property
+    def advantage_critic(self) -> DecisionAware | None:
+        """What learns advantages, if anything does."""
+        return self.critic if isinstance(self.critic, DecisionAware) else None
+
+    @property
+    def value_solver(self) -> Inner:
+        """How values are learned."""
+        solver = self.critic.values if isinstance(self.critic, DecisionAware) else self.critic
+        assert isinstance(solver, Inner)
+        return solver
 
     def rule(self, family: Family) -> PolicyStep:
         """The rule of the core that this cell of the grid is, for policies of a family."""

@@ -22,7 +22,7 @@ from targetopt.imitation.simulation.over_ray import OverRay
 from targetopt.inner import InnerResult
 from targetopt.rl.environment import ControlEnvironment
 from targetopt.rl.gathering import Batch, Collector, gather_beside
-from targetopt.rl.learner import Learner, Lesson, lesson
+from targetopt.rl.learner import JUDGES, Learner, Lesson, lesson
 from targetopt.rl.networks import Actor, Critic
 from targetopt.rl.normalise import Normaliser, RewardScale
 from targetopt.rl.policy import Policy
@@ -88,7 +88,11 @@ class Training:
             actor = Actor(size, family, std=recipe.std, seed=2 * self.seed, **built)
         if critic is None:
             critic = Critic(size, seed=2 * self.seed + 1, **built)
-        self.learner = Learner(actor, critic, family, recipe, 2 * self.seed)
+        judge = None
+        if recipe.advantage_critic is not None:
+            recipe.advantage_critic.check(family)
+            judge = Actor(size, family, seed=JUDGES + 2 * self.seed, **built)
+        self.learner = Learner(actor, critic, family, recipe, 2 * self.seed, judge)
         self.normaliser = Normaliser(size, wanted=recipe.normalise_observations)
         self.scale = RewardScale(recipe.copies, recipe.discount, wanted=recipe.normalise_rewards)
         made = make_copies(self.environment, recipe.copies, fast, over=gather)

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -114,6 +115,9 @@ class Term(ABC):
 
     It is asked by `PolicySurrogate` at every inner step, without autograd.
     """
+
+    in_logits: ClassVar[bool] = False
+    """Whether its mean over the actions of a state is −⟨π_t A, z − z_t⟩ for logits z, the gradient's own promise."""
 
     @abstractmethod
     def entries(self, at: Reading) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -23,6 +24,8 @@ class Linear(Term):
     Reference: Vaswani et al., *A general class of surrogate functions for stable and efficient reinforcement
     learning*, AISTATS 2022, eq. 5; Lavington et al., ICML 2023, eq. 3.
     """
+
+    in_logits: ClassVar[bool] = True
 
     def entries(self, at: Reading) -> Tensor:
         seen = at.visits

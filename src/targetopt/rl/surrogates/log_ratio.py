@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -18,6 +19,8 @@ class LogRatio(Term):
     Reference: Asad et al., *Fast convergence of softmax policy mirror ascent*, AISTATS 2025; Vaswani et al., AISTATS
     2022, §4.2 (the softmax representation).
     """
+
+    in_logits: ClassVar[bool] = True
 
     def entries(self, at: Reading) -> Tensor:
         return -at.visits.advantages * at.log_ratio
