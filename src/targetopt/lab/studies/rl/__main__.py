@@ -6,31 +6,24 @@ import argparse
 import json
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from targetopt.files import write_atomically
 from targetopt.lab.store.provenance import commit, machine, versions
-from targetopt.lab.studies.rl.arms import ARMS, SEEDS, STEPS, Arm
+from targetopt.lab.studies.rl.arms import SCALES, Arm, Scale
 from targetopt.lab.studies.rl.runs import run, run_beside
 from targetopt.types import TargetoptError
 
 
-def main(
-    directory: Path,
-    arms: Sequence[Arm] = ARMS,
-    lengths: Mapping[str, int] = STEPS,
-    seeds: Sequence[int] = SEEDS,
-) -> dict[str, TargetoptError]:
+def main(directory: Path, scale: Scale) -> dict[str, TargetoptError]:
     """All runs that are not there yet: first the agreement, then the other questions.
 
     Args:
         directory: where the runs go. While an arm's seeds are trained side by side, their checkpoints are in
             ``going/ARM_ENV`` in it, so that a study that is killed goes on in the middle of a run.
-        arms: of the study.
-        lengths: interactions of a run, by environment.
-        seeds: one run each.
+        scale: which runs.
 
     Returns:
         what could not be run to its end, with the reason.
@@ -39,8 +32,9 @@ def main(
     stamp = {"commit": commit(), "versions": versions(), "machine": machine()}
     failed: dict[str, TargetoptError] = {}
     for agreement in (True, False):
-        for env, steps in lengths.items():
-            for arm in (each for each in arms if (each.question == "agreement") == agreement):
+        for env, steps in scale.lengths.items():
+            for arm in (each for each in scale.arms if (each.question == "agreement") == agreement):
+                seeds = range(scale.seeds[env])
                 missing = [seed for seed in seeds if not _file(directory, arm, env, seed).exists()]
                 if not missing:
                     continue
@@ -87,6 +81,13 @@ if __name__ == "__main__":
         description="Do the runs that docs/rl-study.md registers. The same command again goes on where it was stopped.",
     )
     options.add_argument("directory", type=Path, help="where the runs go, one JSON file each")
-    wrong = main(options.parse_args().directory)
+    options.add_argument(
+        "--scale",
+        choices=tuple(SCALES),
+        default="first",
+        help="the first part (default, about 50 processor minutes), or all that was asked for (see the page)",
+    )
+    chosen = options.parse_args()
+    wrong = main(chosen.directory, SCALES[chosen.scale])
     if wrong:
         sys.exit("\n".join(f"{name}: {why}" for name, why in wrong.items()))

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from targetopt.lab.studies.rl.sb3 import AT_KL, LIKE_OURS, TARGET_KL, ZOO, Rival
 from targetopt.rl import HeldKL, full_adam, minibatch_adam
-
-STEPS: Mapping[str, int] = {"CartPole-v1": 30_720, "Acrobot-v1": 30_720, "Hopper-v5": 61_440}
-"""Interactions of a run: 15 batches of 2048 on classic control, 30 on Hopper."""
-
-SEEDS = tuple(range(10))
 
 
 @dataclass(frozen=True)
@@ -22,14 +18,31 @@ class Arm:
         name: in files and tables.
         question: which question of the study it serves.
         settings: of `targetopt.rl.train`; None for Stable-Baselines3's PPO.
+        rival: how SB3's PPO is run in an environment.
     """
 
     name: str
     question: str
     settings: Mapping[str, Any] | None
+    rival: Callable[[str], Rival] = lambda env: LIKE_OURS
 
 
-HELD = HeldKL(0.01)
+@dataclass(frozen=True)
+class Scale:
+    """How much of the study is run.
+
+    Attributes:
+        lengths: interactions of a run, by environment.
+        seeds: how many, by environment: 0, 1, ….
+        arms: all of them.
+    """
+
+    lengths: Mapping[str, int]
+    seeds: Mapping[str, int]
+    arms: tuple[Arm, ...]
+
+
+HELD = HeldKL(TARGET_KL)
 ARMS = (
     Arm("sb3-ppo", "agreement", None),
     Arm("ppo", "agreement", {"preset": "ppo"}),
@@ -43,6 +56,24 @@ ARMS = (
     ),
     Arm("clipped-epochs3", "inner steps", {"preset": "ppo", "inner": minibatch_adam(epochs=3)}),
 )
+CONTROLS = (
+    Arm("ppo-kl", "controls", None, lambda env: AT_KL),
+    Arm("ppo-zoo", "controls", None, ZOO.__getitem__),
+)
+CLASSIC, RUNNERS = ("CartPole-v1", "Acrobot-v1"), ("Hopper-v5", "Walker2d-v5", "HalfCheetah-v5")
+SCALES: Mapping[str, Scale] = {
+    "first": Scale(
+        {"CartPole-v1": 30_720, "Acrobot-v1": 30_720, "Hopper-v5": 61_440},
+        {"CartPole-v1": 10, "Acrobot-v1": 10, "Hopper-v5": 10},
+        ARMS,
+    ),
+    "full": Scale(
+        {**dict.fromkeys(CLASSIC, 102_400), **dict.fromkeys(RUNNERS, 301_056)},
+        {**dict.fromkeys(CLASSIC, 15), **dict.fromkeys(RUNNERS, 10)},
+        (*ARMS, *CONTROLS),
+    ),
+}
+"""Whole batches of 2048 throughout: 15 and 30 in the first part, 50 and 147 in full."""
 
 
 def named(name: str) -> Arm:
@@ -51,4 +82,4 @@ def named(name: str) -> Arm:
     >>> named("ppo").question
     'agreement'
     """
-    return next(arm for arm in ARMS if arm.name == name)
+    return next(arm for arm in (*ARMS, *CONTROLS) if arm.name == name)

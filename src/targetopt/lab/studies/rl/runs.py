@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
-from targetopt.lab.studies.rl.arms import STEPS, Arm
+from targetopt.lab.studies.rl import sb3
+from targetopt.lab.studies.rl.arms import Arm
 from targetopt.rl import Result, SeedsFailed, train, train_many
 from targetopt.types import TargetoptError
 
@@ -19,25 +18,24 @@ SHARE = 0.1
 """The metric: the mean return of the episodes that ended in this last share of the interactions."""
 
 
-def run(arm: Arm, env: str, seed: int, steps: int | None = None) -> dict[str, Any]:
+def run(arm: Arm, env: str, seed: int, steps: int) -> dict[str, Any]:
     """A run in this process, on one thread.
 
     Args:
         arm: how to train.
         env: where.
         seed: of everything random.
-        steps: interactions; those that are registered by default.
+        steps: interactions.
     """
     torch.set_num_threads(1)
-    length = STEPS[env] if steps is None else steps
     begin = time.process_time()
     if arm.settings is None:
-        episodes, more = _sb3(env, seed, length), {}
+        episodes, more = sb3.episodes(arm.rival(env), env, seed, steps)
     else:
-        result = train(env, steps=length, seed=seed, progress=False, **arm.settings)
+        result = train(env, steps=steps, seed=seed, progress=False, **arm.settings)
         episodes, more = result.episodes, _told(result)
     spent = {"cpu_seconds": time.process_time() - begin, "side_by_side": 1}
-    return _found(arm, env, seed, length, episodes, spent | more)
+    return _found(arm, env, seed, steps, episodes, spent | more)
 
 
 def run_beside(
@@ -99,25 +97,3 @@ def _told(result: Result) -> dict[str, Any]:
         "solves": int(columns["solves"].sum()),
         "inner_steps": result.counts.inner_steps,
     }
-
-
-def _sb3(env: str, seed: int, steps: int) -> Any:
-    """PPO of Stable-Baselines3 with its own defaults, eight copies, batches of 2048, and scales as ours has them."""
-    sb3: Any = importlib.import_module("stable_baselines3")
-    vector: Any = importlib.import_module("stable_baselines3.common.vec_env")
-    helper: Any = importlib.import_module("stable_baselines3.common.env_util")
-    callbacks: Any = importlib.import_module("stable_baselines3.common.callbacks")
-    seen: list[tuple[int, float, int]] = []
-
-    class Noting(callbacks.BaseCallback):  # type: ignore[misc]
-        def _on_step(self) -> bool:
-            ended = [info["episode"] for info in self.locals["infos"] if "episode" in info]
-            seen.extend((self.num_timesteps, episode["r"], episode["l"]) for episode in ended)
-            return True
-
-    copies = helper.make_vec_env(env, n_envs=8, seed=seed)
-    scaled = vector.VecNormalize(copies, norm_obs=True, norm_reward=True, gamma=0.99)
-    learner = sb3.PPO("MlpPolicy", scaled, n_steps=256, batch_size=64, seed=seed, device="cpu")
-    learner.learn(steps, callback=Noting())
-    scaled.close()
-    return np.array(seen, dtype=np.float64).reshape(-1, 3)
