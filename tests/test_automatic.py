@@ -127,6 +127,62 @@ def test_resumes_bitwise_through_a_file() -> None:
     assert all(identical(whole, run(cut)) for cut in (1, 5))
 
 
+def buy(opt: to.SSO, model: nn.Module, times: int, begin: int = 0) -> None:
+    """Steps on quarters of the data, all of whose targets the optimiser may see."""
+    x, y = data()
+    for t in range(begin, begin + times):
+        rows = torch.arange(t % 4, len(x), 4)
+        opt.step(
+            lambda rows=rows: model(x[rows]),
+            to.LossOracle(to.losses.Logistic(y[rows])),
+            index=rows,
+            regularise_on=lambda: model(x),
+        )
+
+
+def test_with_all_data_at_hand_labels_stay_known_bit_for_bit_as_by_the_rule_itself(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def run(rule: to.Rule | None, cut: int | None) -> list[Tensor]:
+        model = network()
+        inner = to.LBFGS("auto", stopping=to.Stopping(price=100.0))
+        opt = to.SSO(model.parameters(), rule=rule, inner=inner)
+        buy(opt, model, cut or 6)
+        if cut:  # killed, and resumed from a file
+            file = io.BytesIO()
+            torch.save(opt.state_dict(), file)
+            file.seek(0)
+            opt = to.SSO(model.parameters(), rule=rule, inner=inner)
+            opt.load_state_dict(torch.load(file))
+            buy(opt, model, 6 - cut, cut)
+        if rule is None:
+            opt.explain()
+        return [p.detach() for p in model.parameters()]
+
+    own = run(None, None)
+    assert "Bought, taken automatically" in capsys.readouterr().out
+    assert all(map(torch.equal, own, run(to.Bought(), None)))
+    assert all(map(torch.equal, own, run(None, 3)))
+
+
+def test_all_data_that_cannot_be_used_are_refused_with_the_way_out() -> None:
+    x, y = data()
+    model = network()
+    opt = to.SSO(model.parameters())
+    before = [p.detach().clone() for p in model.parameters()]
+    everything = {"index": torch.arange(10), "regularise_on": lambda: model(x)}
+    with pytest.raises(
+        to.MissingCapability, match=r"Leave regularise_on= out, or say rule=to\.Memory"
+    ):
+        opt.step(lambda: model(x[:10]), black_box(to.losses.Logistic(y[:10])), **everything)
+    assert all(map(torch.equal, before, (p.detach() for p in model.parameters())))
+    with pytest.raises(to.BadArgument, match="needs index="):
+        opt.step(lambda: model(x[:10]), to.losses.Logistic(y[:10]), regularise_on=lambda: model(x))
+    opt.step(lambda: model(x[:10]), to.losses.Logistic(y[:10]))
+    with pytest.raises(to.BadArgument, match="not given in the first step"):
+        opt.step(lambda: model(x[:10]), to.losses.Logistic(y[:10]), **everything)
+
+
 def test_a_damaged_state_is_refused() -> None:
     x, y = data()
     model = network()
@@ -390,10 +446,11 @@ def test_bad_input(make: object, words: str) -> None:
 
 def test_choices_are_ordered_from_the_most_revealed_to_gradients_only() -> None:
     assert [each.name for each in CHOICES] == [
+        "bought",
         "proximal",
         "trust-region",
         "gradient-step",
         "adagrad-norm",
     ]
-    assert CHOICES[1].rule.needs == {"losses"}
+    assert CHOICES[2].rule.needs == {"losses"}
     assert not CHOICES[-1].rule.needs  # so that there always is one

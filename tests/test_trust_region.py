@@ -95,6 +95,21 @@ def test_secant_ends_on_a_quadratic_in_rank_plus_one_steps(rank):
     assert ends[0] <= rank + 1 + 2 * refused
 
 
+@pytest.mark.parametrize("metric", [None, to.Secant()])
+def test_decreases_within_rounding_leave_the_step_as_it_is(metric):
+    """A loss near 10⁶ has ten digits after the point: at its minimum differences of losses are rounding alone."""
+    curved, _ = quadratic(3, 8)
+    oracle = to.ScalarOracle(lambda z: 1e6 + curved.function(z), autograd=True)
+    w = torch.zeros(8, dtype=F64, requires_grad=True)
+    opt = to.SSO([w], rule=to.TrustRegion(metric), inner=to.LBFGS(max_steps=30), warn=False)
+    steps = []
+    for _ in range(60):
+        report = opt.step(lambda: 1 * w, oracle)
+        steps.append((report.ratio, report.accepted, opt._progress.rule_state["eta"]))
+    assert len(set(steps[30:])) == 1
+    assert steps[-1][:2] == (1.0, True)
+
+
 def test_the_first_step_reaches_for_zero():
     """η₀ = |ℓ|/‖g‖² in the mean convention, whatever the number of targets."""
     for n in (1, 5):

@@ -77,8 +77,9 @@ class _Stepwise:
 
     def _everything(self, forward: Linear) -> Linear | None:
         """The forward of all data, for rules whose surrogate needs it; a full batch is that itself."""
-        everywhere = self.setup.rule.everywhere and forward is not self._forward
-        return self._forward if everywhere else None
+        if forward is self._forward:
+            return None
+        return self._forward if self.setup.rule.wants_everything({"revealed"}, dear=False) else None
 
     def _finite(self, forward: Linear, loss: Loss) -> bool:
         """Whether the targets and the loss's slopes are finite, as an oracle's answer must be."""

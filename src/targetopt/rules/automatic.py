@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
+from torch import Tensor
+
 from targetopt.rules.adagrad_norm import AdaGradNorm
 from targetopt.rules.base import Proposal, Rule
+from targetopt.rules.bought import Bought
 from targetopt.rules.gradient_step import GradientStep
 from targetopt.rules.proximal import Proximal
 from targetopt.rules.secant import Secant
+from targetopt.rules.tables import check_coverage
 from targetopt.rules.trust_region import TrustRegion
-from targetopt.types import State, TargetPoint, check_entries
+from targetopt.types import BadArgument, MissingCapability, State, TargetPoint, check_entries
 
 
 class Choice(NamedTuple):
@@ -30,10 +35,19 @@ class Choice(NamedTuple):
     given: frozenset[str] = frozenset()
 
     def suits(self, point: TargetPoint) -> bool:
-        return all(getattr(point, need) is not None for need in self.rule.needs | self.given)
+        """Whether the answer has what the rule needs, and the rule uses the targets of all data if they are there."""
+        known = all(getattr(point, need) is not None for need in self.rule.needs | self.given)
+        return known and (point.everything is None or self.rule.everywhere)
 
 
 CHOICES = (
+    Choice(
+        "bought",
+        Bought(),
+        "the oracle reveals the loss itself (labels), and regularise_on= gives the targets of all data, so every label "
+        "that was ever bought counts in each step.",
+        frozenset({"everything"}),
+    ),
     Choice(
         "proximal",
         Proximal(),
@@ -76,11 +90,15 @@ class Automatic(Rule):
     =========================  =====================  ==============================================
     the oracle reveals         rule                   η
     =========================  =====================  ==============================================
+    labels, and all data given `Bought`               ∞: what was bought stays known
     the loss itself (labels)   `Proximal`             follows the agreement of fresh rows; ∞ on full batches
     gradients and losses       `TrustRegion(Secant)`  follows actual over predicted decrease, or the agreement
     gradients and L alone      `GradientStep`         1/(2L)
     gradients alone            `AdaGradNorm`          1/√(sum of squared gradients)
     =========================  =====================  ==============================================
+
+    All data are given by ``step(..., index=rows, regularise_on=lambda: model(x_all))``; whether that pays depends on
+    what a label costs, since each inner step then passes over all of them.
 
     Nothing needs to be chosen: no L, no step size. `SSO.explain` says what was taken and why. To set the rule by hand,
     pass ``rule=`` to `SSO`; with ``lr=`` alone the rule is `GradientStep`, the paper's.
@@ -98,6 +116,7 @@ class Automatic(Rule):
     uniform: ClassVar[bool] = False
     searches: ClassVar[bool] = True
     looks_back: ClassVar[bool] = True
+    everywhere: ClassVar[bool] = True
 
     def choice(self, state: State) -> Choice | None:
         """What was taken; None before the first answer."""
@@ -105,10 +124,33 @@ class Automatic(Rule):
 
     def propose(self, point: TargetPoint, lr: float | None, decay: float, state: State) -> Proposal:
         suiting = (each for each in CHOICES if each.suits(point))
-        taken = self.choice(state) or next(suiting)  # the last one needs nothing
+        taken = self.choice(state) or next(suiting, None)
+        if taken is None:  # without regularise_on= the last choice would have done
+            raise MissingCapability(
+                "regularise_on= was given, and this oracle does not reveal the loss itself (labels), without which "
+                "nothing is chosen automatically that uses all data. Leave regularise_on= out, or say "
+                "rule=to.Memory() or rule=to.GradientStep() with lr=."
+            )
         taken.rule.check(point, lr)
         proposal = taken.rule.propose(point, lr, decay, state.get("kept", {}))
         return proposal._replace(state={"choice": taken.name, "kept": proposal.state})
+
+    def wants_everything(self, reveals: Collection[str], *, dear: bool) -> bool:
+        return dear and "revealed" in reveals
+
+    def check_everything(
+        self, z: Tensor, everything: Tensor | None, index: Tensor | None, state: State
+    ) -> None:
+        taken = self.choice(state)
+        if taken is not None and taken.rule.everywhere:
+            taken.rule.check_everything(z, everything, index, state["kept"])
+        elif everything is not None:
+            if taken is not None:
+                raise BadArgument(
+                    "regularise_on= was not given in the first step, and the rule was chosen without it. Leave it "
+                    "out, or use a second optimiser that has it from the beginning."
+                )
+            check_coverage("Automatic", z, everything, index, None)
 
     def explain(self, state: State) -> str:
         taken = self.choice(state)

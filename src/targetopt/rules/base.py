@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -213,6 +213,15 @@ class Rule(ABC):
         self, z: Tensor, everything: Tensor | None, index: Tensor | None, state: State
     ) -> None:
         """Refuse, before the oracle is asked, all data's targets that this rule cannot work on."""
+
+    def wants_everything(self, reveals: Collection[str], *, dear: bool) -> bool:
+        """Whether ``regularise_on=`` is worth its passes over all data.
+
+        Args:
+            reveals: what the oracle's answers have besides gradients.
+            dear: whether an answer costs more than passes through the model.
+        """
+        return self.everywhere
 
     def check_state(self, state: State) -> None:
         """Refuse a loaded state that this rule cannot have written."""

@@ -32,8 +32,9 @@ class TrustRegion(Rule):
     ``grow``; below ``accept`` the step is refused: the parameters go back to the last accepted point, η
     shrinks to fit the curvature that was met (by at most ``shrink``), and the same answer is used once
     more. A refused answer is not lost: it tells the metric about curvature. So the losses of accepted
-    points never rise on a full batch. ``report.ratio`` is ρ, ``report.accepted`` whether the point of this
-    question was accepted; ``opt.rewind()`` goes back to the last accepted point at the end of a run.
+    points never rise on a full batch. Decreases that are both within the loss's rounding say nothing: ρ is
+    then 1, and η stays. ``report.ratio`` is ρ, ``report.accepted`` whether the point of this question was
+    accepted; ``opt.rewind()`` goes back to the last accepted point at the end of a run.
 
     The first η is ``lr`` if it is given, else |ℓ|/‖g‖²: where the linear model reaches zero.
 
@@ -122,16 +123,19 @@ class TrustRegion(Rule):
         noise = (
             ROUNDING * torch.finfo(step.dtype).eps * (abs(float(point.loss)) + abs(earlier.penalty))
         )
-        predicted = -slope - 0.5 * expected + lighter + noise
-        actual = float(earlier.loss) - float(point.loss) + lighter + noise
+        predicted = -slope - 0.5 * expected + lighter
+        actual = float(earlier.loss) - float(point.loss) + lighter
+        told = max(abs(predicted), abs(actual)) > noise  # else both are rounding, and η stays
+        predicted, actual = predicted + noise, actual + noise
         ratio = actual / predicted if predicted > 0 else math.copysign(math.inf, actual)
+        ratio = ratio if told else 1.0
         fits = (
             expected / bend if bend > 0 else math.inf
         )  # the factor on η that would have been right along this step
         factor = 1.0
         if ratio < self.accept:
             factor = min(max(fits if bend > 0 else 0.5, self.shrink), 0.5)
-        elif ratio > self.good:
+        elif ratio > self.good and told:
             # a metric that has learned the curvature must not be outgrown: where it is right, fits is 1
             factor = self.grow if "steps" not in kept else min(max(fits, 1.0), self.grow)
         if self.metric is not None:

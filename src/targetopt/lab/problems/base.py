@@ -76,6 +76,8 @@ class Problem(ABC):
         divergence: by what mirror descent measures steps in target space; None for the squared distance.
         answers_tell: whether the loss of a question about all examples is the objective, as it is unless
             methods may ask easier questions than the problem poses.
+        answers_last: whether what the oracle revealed of an example stays true when the model has changed, as labels
+            do and attacks on the model do not.
     """
 
     name: str
@@ -84,6 +86,7 @@ class Problem(ABC):
     weight_decay: float = 0.0
     linear: LinearData | None = None
     expensive: bool = False
+    answers_last: bool = True
     divergence: Divergence | None = None
     answers_tell: bool = True
 

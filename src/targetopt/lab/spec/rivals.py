@@ -42,7 +42,7 @@ class Auto(MethodSpec):
     title = "SSO"
     about = "to.SSO(params) with nothing chosen: it looks at what the oracle reveals"
 
-    rule: Literal["automatic", "secant", "trust-region", "majoriser", "bought"] = "automatic"
+    rule: Literal["automatic", "secant", "trust-region", "majoriser", "proximal"] = "automatic"
     inner: Literal["lbfgs", "armijo", "gauss-newton"] = "lbfgs"
     max_steps: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(default="auto", alias="m")
     price: Positive = 1000.0
@@ -68,7 +68,7 @@ _PARTS: dict[str, rules.Rule] = {
     "secant": rules.TrustRegion(rules.Secant()),
     "trust-region": rules.TrustRegion(),
     "majoriser": rules.Majoriser(),
-    "bought": rules.Bought(),
+    "proximal": rules.Proximal(),
 }
 _SOLVERS: dict[str, Any] = {
     "lbfgs": solvers.LBFGS,

@@ -54,6 +54,10 @@ class SsoTrainer:
         self.problem = problem
         self.model = model
         self.optimiser = optimiser
+        dear = problem.expensive and problem.answers_last
+        self._keeps = optimiser.rule.everywhere and optimiser.rule.wants_everything(
+            problem.reveals, dear=dear
+        )
 
     @property
     def counts(self) -> Counts:
@@ -64,8 +68,7 @@ class SsoTrainer:
 
     def step(self, rows: Rows) -> None:
         forward = self.problem.forward(self.model, rows)
-        everywhere = self.optimiser.rule.everywhere and rows is not None
-        everything = self.problem.forward(self.model) if everywhere else None
+        everything = self.problem.forward(self.model) if self._keeps and rows is not None else None
         oracle = self.problem.oracle(rows)
         self.optimiser.step(forward, oracle, index=rows, regularise_on=everything)
 

@@ -8,10 +8,10 @@ POOL = Arm("Adam with a pool", {"name": "solution-pool"}, "trick", STEPS, needs=
 BOUGHT = Arm(
     "Adam on everything bought", {"name": "bought"}, "trick", STEPS, needs=frozenset({"revealed"})
 )
-KEPT = Arm(
-    "SSO on everything bought",
-    {"name": "sso-auto", "rule": "bought"},
-    "rule",
+NEWEST = Arm(
+    "newest batch alone",
+    {"name": "sso-auto", "rule": "proximal"},
+    "ablation",
     needs=frozenset({"revealed"}),
 )
 MAJORISER = Arm(
@@ -121,7 +121,7 @@ for sells in ("probabilities", "top-k"):
             {"name": "distillation", "sells": sells},
             calls(4, 4, 10),  # passes over the images; eight batches each, or four in a rehearsal
             batch_size={"smoke": 25, "quick": 50, "full": 100},
-            tricks=(BOUGHT, KEPT),
+            tricks=(BOUGHT, NEWEST),
         )
     )
 for name, title, images in (
