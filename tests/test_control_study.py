@@ -79,7 +79,7 @@ def test_the_study_saves_resumes_and_makes_a_page(small, tmp_path: Path) -> None
     told: list[str] = []
     study.run(tmp_path, tell=told.append)
     cells = study.read(tmp_path)
-    assert len(told) == len(cells) == 6 * 2 + 2
+    assert len(told) == len(cells) == 6 * 2 + 3
     again: list[str] = []
     study.run(tmp_path, tell=again.append)
     assert not again

@@ -19,6 +19,7 @@ STYLES = {
     "SSO, η = 1/(8L)": Style(oklch(0.72, 0.15, 27.0), oklch(0.8, 0.14, 27.0), SOLID, "circle"),
     "SSO, η = 1/(2L)": Style(oklch(0.58, 0.19, 27.0), oklch(0.7, 0.17, 27.0), SOLID, "square"),
     "SSO, η = 1/L": Style(oklch(0.42, 0.16, 27.0), oklch(0.6, 0.16, 27.0), SOLID, "triangle"),
+    "SSO, nothing chosen": Style(oklch(0.5, 0.2, 340.0), oklch(0.7, 0.18, 340.0), SOLID, "plus"),
     "Proximal, η tuned": Style(oklch(0.5, 0.14, 145.0), oklch(0.7, 0.14, 145.0), SOLID, "diamond"),
     "echoing, η = ∞ (SLS × m)": Style(oklch(0.5, 0.15, 255.0), oklch(0.7, 0.13, 255.0), DASHED, "circle"),
     "Adam × m, tuned": Style(oklch(0.35, 0.1, 285.0), oklch(0.65, 0.1, 285.0), DASHED, "square"),
@@ -103,7 +104,9 @@ def text(cells: Sequence[Cell]) -> str:
         anybody = best(cells, case.name, batch, gradient_only=False)[0]
         blind = best(cells, case.name, batch, gradient_only=True)[0]
         own = next(
-            c for c in best(cells, case.name, batch, gradient_only=True) if c.arm.startswith("SSO")
+            c
+            for c in best(cells, case.name, batch, gradient_only=True)
+            if c.arm.startswith("SSO, η")
         )
         head.append(
             f"| {case.title} ({'noisy' if case.noisy else 'interpolating'}) | {batch} | {_said(anybody)} | "
@@ -128,9 +131,9 @@ def text(cells: Sequence[Cell]) -> str:
         f"{', '.join(map(str, SEEDS))}. Settings were chosen on another seed, from lists that were extended while the "
         "best value was at their edge. One batch is one oracle call; m inner steps on it cost none.\n\n"
         + "\n".join(head)
-        + "\n\n*Lowest that needs gradients only* leaves out echoing, Adam × m and Proximal, which need the loss of "
-        "a batch at other points than the one that was asked about. Proximal's steps are not compiled, so it took "
-        "part at m ≤ 10 only.\n\n## Every number\n\n"
+        + "\n\n*Lowest that needs gradients only* leaves out echoing, Adam × m, Proximal and SSO with nothing chosen "
+        "(which is Proximal, too), because they need the loss of a batch at other points than asked about. "
+        "Proximal's steps are not compiled, so it took part at m ≤ 10 only.\n\n## Every number\n\n"
         + "\n".join(every)
         + "\n\n## How it was made\n\n    python -m targetopt.lab.studies.control results/control\n"
     )

@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from targetopt.inner import Armijo
+from targetopt.baselines.smoothness import linear_smoothness
+from targetopt.inner import LBFGS, Armijo, GradientDescent, Stopping
 from targetopt.lab import problems
 from targetopt.lab.problems.linear import LinearProblem
 from targetopt.lab.spec.lists import beyond
@@ -25,7 +26,7 @@ from targetopt.lab.store import provenance
 from targetopt.lab.store.files import write_whole
 from targetopt.linear import Batches, Run
 from targetopt.linear.baselines import SLS, Adam
-from targetopt.rules import GradientStep, Memory, Proximal
+from targetopt.rules import Automatic, GradientStep, Memory, Proximal
 
 SEEDS = (0, 1, 2)
 TUNING_SEED = 1000
@@ -45,6 +46,7 @@ class Case:
         problem: its name and options.
         batches: the sizes of batches.
         steps: the m that are tried.
+        wide: whether it has too many features for `Memory` to factor their Gram matrix.
     """
 
     name: str
@@ -53,6 +55,7 @@ class Case:
     problem: Mapping[str, Any]
     batches: Sequence[int] = (25, 125, 625)
     steps: Sequence[int] = STEPS
+    wide: bool = False
 
 
 RCV1 = {"name": "rcv1-v2-subset", "weight_decay": 1 / 20242}
@@ -62,8 +65,12 @@ CASES = (
     Case("interpolation", "interpolation, 200 × 1000", False, {"name": "interpolation"}, (25, 100)),
     Case("mushrooms", "mushrooms", False, {"name": "mushrooms"}),
     Case("ijcnn1", "ijcnn1", True, {"name": "ijcnn1"}, (125, 625)),
-    Case("rcv1", "RCV1-v2 subset, λ = 1/n", True, RCV1, (625,), (1, 10)),
+    Case("rcv1", "RCV1-v2 subset, λ = 1/n", True, RCV1, (625,), (1, 10), wide=True),
 )  # fmt: skip
+
+
+Made = tuple[dict[str, Any], int]
+"""The arguments of `linear.Run`, and how often a batch is echoed."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +79,7 @@ class Arm:
 
     Attributes:
         label: what the figure calls it.
-        make: from the problem's L, m and a setting to the arguments of `linear.Run`, and how often a batch is echoed.
+        make: the method on a problem for a batch size, m and a setting.
         grid: the settings that are tried first, each a constant factor above the one before; none if left out.
         by_steps: whether m matters to it.
         compiled: whether its steps are compiled; others take part at m ≤ 10 only.
@@ -80,23 +87,35 @@ class Arm:
     """
 
     label: str
-    make: Callable[[float, int, float], tuple[dict[str, Any], int]]
+    make: Callable[[Bench, int, int, float], Made]
     grid: tuple[float, ...] = ()
     by_steps: bool = True
     compiled: bool = True
     gradient_only: bool = False
 
 
-def _sso(share: float) -> Callable[[float, int, float], tuple[dict[str, Any], int]]:
-    def make(smoothness: float, m: int, _: float) -> tuple[dict[str, Any], int]:
+def _sso(share: float) -> Callable[[Bench, int, int, float], Made]:
+    def make(bench: Bench, batch: int, m: int, _: float) -> Made:
         rule, inner = GradientStep(), Armijo(max_steps=m)
-        return {"rule": rule, "inner": inner, "lr": share / smoothness}, 1
+        return {"rule": rule, "inner": inner, "lr": share / bench.smoothness}, 1
 
     return make
 
 
-def _proximal(smoothness: float, m: int, eta: float) -> tuple[dict[str, Any], int]:
-    return {"rule": Proximal(), "inner": Armijo(max_steps=m), "lr": eta / smoothness}, 1
+def _nothing_chosen(bench: Bench, batch: int, m: int, _: float) -> Made:
+    return {"rule": Automatic(), "inner": LBFGS("auto", stopping=Stopping(price=100.0))}, 1
+
+
+def _proximal(bench: Bench, batch: int, m: int, eta: float) -> Made:
+    return {"rule": Proximal(), "inner": Armijo(max_steps=m), "lr": eta / bench.smoothness}, 1
+
+
+def _memory(bench: Bench, batch: int, m: int, _: float) -> Made:
+    """Each surrogate solved exactly; with many features one gradient step, which is SAGA in parameter space."""
+    if not bench.case.wide:
+        return {"rule": Memory()}, 1
+    inner = GradientDescent(bench.smooth_step(batch), max_steps=1)
+    return {"rule": Memory(), "inner": inner, "lr": 1.0}, 1
 
 
 DECADES = tuple(10.0**k for k in range(-4, 3))
@@ -104,17 +123,18 @@ ARMS = (
     Arm("SSO, η = 1/(8L)", _sso(1 / 8), gradient_only=True),
     Arm("SSO, η = 1/(2L)", _sso(1 / 2), gradient_only=True),
     Arm("SSO, η = 1/L", _sso(1.0), gradient_only=True),
+    Arm("SSO, nothing chosen", _nothing_chosen, by_steps=False, compiled=False),
     Arm("Proximal, η tuned", _proximal, tuple(8.0**k for k in range(-1, 4)), compiled=False),
-    Arm("echoing, η = ∞ (SLS × m)", lambda L, m, _: ({"baseline": SLS(), "lr": 1.0}, m)),
-    Arm("Adam × m, tuned", lambda L, m, lr: ({"baseline": Adam(), "lr": lr}, m), DECADES),
+    Arm("echoing, η = ∞ (SLS × m)", lambda _, b, m, __: ({"baseline": SLS(), "lr": 1.0}, m)),
+    Arm("Adam × m, tuned", lambda _, b, m, lr: ({"baseline": Adam(), "lr": lr}, m), DECADES),
     Arm(
         "Adam, one step a batch, tuned",
-        lambda L, m, lr: ({"baseline": Adam(), "lr": lr}, 1),
+        lambda _, b, m, lr: ({"baseline": Adam(), "lr": lr}, 1),
         DECADES,
         by_steps=False,
         gradient_only=True,
     ),
-    Arm("Memory", lambda L, m, _: ({"rule": Memory()}, 1), by_steps=False, gradient_only=True),
+    Arm("Memory", _memory, by_steps=False, gradient_only=True),
 )
 
 
@@ -160,9 +180,17 @@ class Bench:
         self.smoothness = smoothness
         self.begin = found.metrics_at(np.zeros(found.design.shape[1]))["loss"]
 
+    def smooth_step(self, batch: int) -> float:
+        """1/(ℒ + λ + 2σL_max) with ℒ the expected smoothness of a batch: twice what the proof of SAGA asks for."""
+        n, L = self.problem.n, self.smoothness
+        sigma = (n - batch) / (batch * (n - 1))
+        largest = L * float(self.problem.design.row_norms_squared().max())
+        expected = (1 - sigma) * linear_smoothness(self.problem.linear.X, L) + sigma * largest
+        return 1.0 / (expected + self.problem.weight_decay + 2.0 * sigma * largest)
+
     def gap(self, arm: Arm, batch: int, m: int, setting: float, seed: int) -> float:
         """What is left after the epochs; infinite if the run left the finite numbers."""
-        method, echo = arm.make(self.smoothness, m, setting)
+        method, echo = arm.make(self, batch, m, setting)
         problem = self.problem
         run = Run(
             problem.design,
