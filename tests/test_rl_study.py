@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("gymnasium")
 
 from targetopt.lab.studies.rl.__main__ import main
 from targetopt.lab.studies.rl.arms import SCALES, Arm, Scale, named
+from targetopt.lab.studies.rl.page import page
 from targetopt.lab.studies.rl.runs import run
 from targetopt.lab.studies.rl.sb3 import ZOO
 from targetopt.lab.studies.rl.verdicts import Run, judged
@@ -85,7 +87,8 @@ def test_verdicts_follow_the_registered_rule() -> None:
         + runs("sb3-ppo", high)
         + runs("linear-held", high)
         + runs("ratio-held", low)
-        + runs("log-ratio-held", high)
+        + runs("log-ratio-held", high),
+        scale((), 0, 4),
     )
     assert [(v["question"], v["arms"][-1], v["verdict"]) for v in found] == [
         ("agreement", "sb3-ppo", "does not hold"),
@@ -98,4 +101,31 @@ def test_verdicts_follow_the_registered_rule() -> None:
     assert found[1]["difference"]["mean"] == 10.0
     assert found[3]["refused"] == 4
     over = [{**each, "largest_kl": 0.0151} for each in runs("linear-held", low)]
-    assert judged(over)[-1]["verdict"] == "does not hold"
+    assert judged(over, scale((), 0, 4))[-1]["verdict"] == "does not hold"
+    assert judged(over, scale((), 0, 5))[-1]["verdict"] == "not finished"
+
+
+PUBLISHED = Path(__file__).parents[1] / "results" / "rl"
+
+
+def test_the_published_verdicts_are_those_of_the_published_runs(tmp_path: Path) -> None:
+    runs = json.loads((PUBLISHED / "runs.json").read_text("utf-8"))["runs"]
+    said = json.loads((PUBLISHED / "verdicts.json").read_text("utf-8"))
+    assert judged(runs, SCALES["first"]) == said
+    assert page(runs, said) == (PUBLISHED / "README.md").read_text("utf-8")
+    for verdict in said:  # once more, without our statistics
+        if "difference" not in verdict or verdict["verdict"] == "not finished":
+            continue
+        by_arm = [
+            np.array(
+                [r["final_return"] for r in runs if (r["arm"], r["env"]) == (arm, verdict["env"])]
+            )
+            for arm in verdict["arms"]
+        ]
+        assert verdict["difference"]["mean"] == pytest.approx(by_arm[0].mean() - by_arm[1].mean())
+        rng = np.random.default_rng(5)
+        drawn = [each[rng.integers(len(each), size=(20_000, len(each)))].mean(1) for each in by_arm]
+        low, high = np.quantile(drawn[0] - drawn[1], [0.025, 0.975])
+        spread = max(high - low, 1e-9)
+        assert abs(low - verdict["difference"]["low"]) < 0.05 * spread
+        assert abs(high - verdict["difference"]["high"]) < 0.05 * spread

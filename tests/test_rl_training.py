@@ -140,7 +140,8 @@ def test_the_policy_update_of_ppo_is_that_of_a_loop_of_ones_own() -> None:
             z = plain(states[i])
             log_prob = torch.distributions.Normal(z[:, :2], z[:, 2:].exp()).log_prob(actions[i])
             ratio = (log_prob.sum(dim=1) - old[i]).exp()
-            least = torch.minimum(gains[i] * ratio, gains[i] * ratio.clamp(0.8, 1.2))
+            plain_gains = (gains[i] - gains[i].mean()) / (gains[i].std() + 1e-8)
+            least = torch.minimum(plain_gains * ratio, plain_gains * ratio.clamp(0.8, 1.2))
             adam.zero_grad()
             (-least.mean()).backward()
             torch.nn.utils.clip_grad_norm_(plain.parameters(), 0.5)
@@ -386,6 +387,7 @@ def test_a_kl_that_cannot_be_held_is_said_and_the_policy_stays() -> None:
         ({"env": "Nothing-v0"}, "cannot be made"),
         ({"inner": "newton"}, "inner='newton' must be one of"),
         ({"dtype": "float16"}, "dtype='float16'"),
+        ({"scale_advantages": "row"}, "scale_advantages='row' must be"),
     ],
 )
 def test_bad_arguments_are_named(options: dict[str, Any], said: str) -> None:

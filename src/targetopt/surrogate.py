@@ -71,6 +71,15 @@ class Surrogate(ABC):
             "batch_size= out, or use a rule with a quadratic surrogate (GradientStep, AdaGrad, Newton)."
         )
 
+    def minibatch(self, index: Tensor | slice, problems: int = 1) -> Surrogate:
+        """What one inner step on these rows is made of: `rows`, unless something is scaled in every mini-batch.
+
+        Args:
+            index: the rows of the mini-batch.
+            problems: as many problems stand side by side (`beside`), and each has as many of these rows, in one piece.
+        """
+        return self.rows(index)
+
     def damped(self, eta: float) -> Surrogate:
         """This surrogate plus (1/2η)‖z − anchor‖²."""
         return Damped(self, eta)

@@ -179,7 +179,7 @@ class _Part(Objective):
                 "mini-batches inside the inner loop (batch_size=) need the forward of the batch itself; this rule's "
                 "surrogate is of all data. Leave batch_size= out, or use another rule."
             )
-        forward, part = partial(offered, index), whole.surrogate.rows(index)
+        forward, part = partial(offered, index), whole.surrogate.minibatch(index)
         super().__init__(forward, whole.space.params, part, whole.weight_decay)
         self.whole = whole
 

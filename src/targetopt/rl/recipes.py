@@ -60,6 +60,8 @@ class Recipe:
             them; an inner solver says how they are learned. ``"decision-aware"``, or a `DecisionAware`, learns the
             advantages too, by what their errors cost the step; it belongs to ``surrogate="linear"`` or ``"log-ratio"``
             with ``divergence="forward-kl"``, and to one choice of several as the action.
+        scale_advantages: ``"batch"`` brings advantages to mean 0 and deviation 1 once for the whole batch,
+            ``"mini-batch"`` once more in every mini-batch of the inner solver, as Stable-Baselines3 does.
         copies: of the environment, stepped together.
         batch: steps of all copies together between two updates.
         discount: γ.
@@ -78,6 +80,7 @@ class Recipe:
     inner: str | Inner = "minibatch-adam"
     entropy: float = 0.0
     critic: str | Inner | DecisionAware = field(default_factory=minibatch_adam)
+    scale_advantages: str = "batch"
     copies: int = 8
     batch: int = 2048
     discount: float = 0.99
@@ -118,6 +121,10 @@ class Recipe:
         if held is not None and not isinstance(held, Divergence) and held not in DIVERGENCES:
             raise BadArgument(
                 f"divergence={held!r} must be one of {', '.join(map(repr, DIVERGENCES))}, or a Divergence"
+            )
+        if self.scale_advantages not in ("batch", "mini-batch"):
+            raise BadArgument(
+                f"scale_advantages={self.scale_advantages!r} must be 'batch' or 'mini-batch'"
             )
         if self.dtype not in ("float32", "float64"):
             raise BadArgument(f"dtype={self.dtype!r} must be 'float32' or 'float64'")
@@ -160,7 +167,12 @@ class Recipe:
         assert isinstance(self.surrogate, Term)
         assert isinstance(self.step, StepSize)
         return PolicyStep(
-            family, self.surrogate, self._between(family), self.step, entropy=self.entropy
+            family,
+            self.surrogate,
+            self._between(family),
+            self.step,
+            entropy=self.entropy,
+            rescale=self.scale_advantages == "mini-batch",
         )
 
     def _between(self, family: Family) -> Divergence | None:
@@ -207,7 +219,7 @@ def _plain(value: Any) -> Any:
 
 
 PRESETS: Mapping[str, Recipe] = {
-    "ppo": Recipe(),
+    "ppo": Recipe(scale_advantages="mini-batch"),
     "trpo": Recipe(
         surrogate="ratio",
         divergence="forward-kl",

@@ -35,6 +35,8 @@ class PolicyStep(Rule):
         divergence: D between targets; None for a term that bounds itself (`Clipped`).
         step: who chooses η.
         entropy: β.
+        rescale: bring advantages to mean 0 and deviation 1 in every mini-batch of the inner solver, as most
+            implementations of PPO do.
 
     Example:
         >>> import torch, targetopt as to
@@ -59,6 +61,7 @@ class PolicyStep(Rule):
     divergence: Divergence | None = None
     step: StepSize = field(default_factory=HeldKL)
     entropy: float = 0.0
+    rescale: bool = False
 
     needs: ClassVar[frozenset[str]] = frozenset({"data"})
     uniform: ClassVar[bool] = False
@@ -105,7 +108,7 @@ class PolicyStep(Rule):
         )
         eta = self.step.first(state) * decay * (1.0 if lr is None else lr)
         surrogate = PolicySurrogate(
-            visits, self.term, self.divergence, point.etas(eta), self.entropy
+            visits, self.term, self.divergence, point.etas(eta), self.entropy, self.rescale
         )
         return Proposal(surrogate, state, eta)
 

@@ -107,7 +107,7 @@ def _in_batches(tasks: list[Task], joined: Surrogate) -> list[InnerResult]:
             now = slice(first, first + count * each)
             first = now.stop
             z = stack.forward(seen[now].view(count, each, -1))
-            stack.pull(taken.rows(now).gradient(z) / each)
+            stack.pull(taken.minibatch(now, count).gradient(z) / each)
             _clip(stack, inner.clip)
             adam.step(stack.gradients)
         done += len(parts)

@@ -26,6 +26,7 @@ class PolicySurrogate(Surrogate):
         divergence: D; None where nothing but the term holds the step back.
         eta: η, one number, or one for each row, shape ``(n,)``.
         entropy: β, how much the entropy H is worth.
+        rescale: whether advantages are brought to mean 0 and deviation 1 in every mini-batch.
     """
 
     visits: Visits
@@ -33,6 +34,7 @@ class PolicySurrogate(Surrogate):
     divergence: Divergence | None
     eta: float | Tensor
     entropy: float = 0.0
+    rescale: bool = False
 
     @property
     def anchor(self) -> Tensor:  # type: ignore[override]
@@ -105,12 +107,21 @@ class PolicySurrogate(Surrogate):
         """Whether it is the same formula on other rows."""
         return (
             isinstance(other, PolicySurrogate)
-            and (self.term, self.divergence, self.entropy, self.visits.family)
-            == (other.term, other.divergence, other.entropy, other.visits.family)
+            and (self.term, self.divergence, self.entropy, self.rescale, self.visits.family)
+            == (other.term, other.divergence, other.entropy, other.rescale, other.visits.family)
             and (self.visits.weights is None) == (other.visits.weights is None)
         )
 
     def rows(self, index: Tensor | slice) -> PolicySurrogate:
         eta = self.eta[index] if isinstance(self.eta, Tensor) else self.eta
-        rows = self.visits.rows(index)
-        return PolicySurrogate(rows, self.term, self.divergence, eta, self.entropy)
+        return replace(self, visits=self.visits.rows(index), eta=eta)
+
+    def minibatch(self, index: Tensor | slice, problems: int = 1) -> PolicySurrogate:
+        part = self.rows(index)
+        gains = part.visits.advantages
+        if not self.rescale or len(gains) <= problems:
+            return part
+        each = gains.reshape(problems, -1)
+        away = each - each.mean(dim=1, keepdim=True)
+        plain = (away / (each.std(dim=1, keepdim=True) + 1e-8)).reshape(-1)
+        return replace(part, visits=replace(part.visits, advantages=plain))

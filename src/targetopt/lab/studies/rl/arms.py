@@ -42,10 +42,14 @@ class Scale:
     arms: tuple[Arm, ...]
 
 
+BY_BATCH = {"scale_advantages": "batch"}
+"""What the preset did when the first part was registered."""
+
 HELD = HeldKL(TARGET_KL)
 ARMS = (
     Arm("sb3-ppo", "agreement", None),
-    Arm("ppo", "agreement", {"preset": "ppo"}),
+    Arm("ppo", "agreement", {"preset": "ppo", **BY_BATCH}),
+    Arm("ppo-mini", "agreement", {"preset": "ppo"}),
     Arm("linear-held", "surrogate", {"preset": "sso", "step": HELD}),
     Arm("ratio-held", "surrogate", {"preset": "sso", "surrogate": "ratio", "step": HELD}),
     Arm("log-ratio-held", "surrogate", {"preset": "sso", "surrogate": "log-ratio", "step": HELD}),
@@ -54,7 +58,11 @@ ARMS = (
         "inner steps",
         {"preset": "sso", "step": HELD, "inner": full_adam(max_steps=10)},
     ),
-    Arm("clipped-epochs3", "inner steps", {"preset": "ppo", "inner": minibatch_adam(epochs=3)}),
+    Arm(
+        "clipped-epochs3",
+        "inner steps",
+        {"preset": "ppo", "inner": minibatch_adam(epochs=3), **BY_BATCH},
+    ),
 )
 CONTROLS = (
     Arm("ppo-kl", "controls", None, lambda env: AT_KL),

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from targetopt.lab.statistics.aggregates import bootstrap, mean
+from targetopt.lab.studies.rl.arms import Scale
 from targetopt.lab.studies.rl.sb3 import TARGET_KL
 
 RESAMPLES = 10_000
@@ -51,66 +52,66 @@ def difference(first: Array, second: Array) -> dict[str, float]:
     return {"mean": float(found.value), "low": float(found.low), "high": float(found.high)}
 
 
-def judged(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """All verdicts that these runs allow, in the order of the questions."""
-    envs = list(dict.fromkeys(run["env"] for run in runs))
-    found: list[dict[str, Any]] = []
-    for env in envs:
-        ours, theirs = (returns(runs, arm, env) for arm in ("ppo", "sb3-ppo"))
-        if len(ours) and len(theirs):
-            a, b = interval(ours), interval(theirs)
-            overlap = a["low"] <= b["high"] and b["low"] <= a["high"]
-            found.append(
-                {
-                    "question": "agreement",
-                    "env": env,
-                    "arms": ["ppo", "sb3-ppo"],
-                    "seeds": [len(ours), len(theirs)],
-                    "intervals": [a, b],
-                    "verdict": "holds" if overlap else "does not hold",
-                }
-            )
+def judged(runs: Sequence[Run], scale: Scale) -> list[dict[str, Any]]:
+    """The verdicts on all questions of which there are runs, in the order of the questions.
+
+    Where seeds are missing the numbers are those so far, and the verdict is "not finished".
+    """
+    envs = [env for env in scale.lengths if any(run["env"] == env for run in runs)]
+    found = [_agreement(runs, arm, env) for arm in ("ppo", "ppo-mini") for env in envs]
     for question, pairs in DUELS.items():
-        for env in envs:
-            for pair in pairs:
-                first, second = (returns(runs, arm, env) for arm in pair)
-                if not len(first) or len(first) != len(second):
-                    continue
-                apart = difference(first, second)
-                verdict = (
-                    "better" if apart["low"] > 0 else "worse" if apart["high"] < 0 else "not shown"
-                )
-                found.append(
-                    {
-                        "question": question,
-                        "env": env,
-                        "arms": list(pair),
-                        "seeds": [len(first), len(second)],
-                        "difference": apart,
-                        "verdict": verdict,
-                    }
-                )
-    return found + _held(runs, envs)
+        found += [_duel(runs, question, pair, env) for env in envs for pair in pairs]
+    held = dict.fromkeys(run["arm"] for run in runs if "held" in run["arm"])
+    found += [_held(runs, arm, env) for arm in held for env in envs]
+    told = [verdict for verdict in found if all(verdict["seeds"])]
+    for verdict in told:
+        if min(verdict["seeds"]) < scale.seeds[verdict["env"]]:
+            verdict["verdict"] = "not finished"
+    return told
 
 
-def _held(runs: Sequence[Run], envs: Sequence[str]) -> list[dict[str, Any]]:
+def _agreement(runs: Sequence[Run], own: str, env: str) -> dict[str, Any]:
+    ours, theirs = (returns(runs, arm, env) for arm in (own, "sb3-ppo"))
+    found: dict[str, Any] = {
+        "question": "agreement",
+        "env": env,
+        "arms": [own, "sb3-ppo"],
+        "seeds": [len(ours), len(theirs)],
+    }
+    if not all(found["seeds"]):
+        return found
+    a, b = interval(ours), interval(theirs)
+    overlap = a["low"] <= b["high"] and b["low"] <= a["high"]
+    return {**found, "intervals": [a, b], "verdict": "holds" if overlap else "does not hold"}
+
+
+def _duel(runs: Sequence[Run], question: str, pair: tuple[str, str], env: str) -> dict[str, Any]:
+    values = [returns(runs, arm, env) for arm in pair]
+    found: dict[str, Any] = {
+        "question": question,
+        "env": env,
+        "arms": list(pair),
+        "seeds": [len(each) for each in values],
+    }
+    if not all(found["seeds"]):
+        return found
+    both = min(found["seeds"])
+    apart = difference(values[0][:both], values[1][:both])
+    verdict = "better" if apart["low"] > 0 else "worse" if apart["high"] < 0 else "not shown"
+    return {**found, "difference": apart, "verdict": verdict}
+
+
+def _held(runs: Sequence[Run], arm: str, env: str) -> dict[str, Any]:
     """Whether the KL of held steps stays below 1.5 times its target, and how many steps were refused."""
-    found = []
-    for arm in dict.fromkeys(run["arm"] for run in runs if "held" in run["arm"]):
-        for env in envs:
-            here = [run for run in runs if (run["arm"], run["env"]) == (arm, env)]
-            if here:
-                largest = max(run["largest_kl"] for run in here)
-                found.append(
-                    {
-                        "question": "η",
-                        "env": env,
-                        "arms": [arm],
-                        "seeds": [len(here)],
-                        "largest_kl": largest,
-                        "mean_kl": float(np.mean([run["mean_kl"] for run in here])),
-                        "refused": sum(run["refused"] for run in here),
-                        "verdict": "holds" if largest <= MOST * TARGET_KL else "does not hold",
-                    }
-                )
-    return found
+    here = [run for run in runs if (run["arm"], run["env"]) == (arm, env)]
+    found: dict[str, Any] = {"question": "η", "env": env, "arms": [arm], "seeds": [len(here)]}
+    if not here:
+        return found
+    largest = max(run["largest_kl"] for run in here)
+    return {
+        **found,
+        "largest_kl": largest,
+        "mean_kl": float(np.mean([run["mean_kl"] for run in here])),
+        "refused": sum(run["refused"] for run in here),
+        "verdict": "holds" if largest <= MOST * TARGET_KL else "does not hold",
+    }
