@@ -20,6 +20,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from targetopt.errors import BadArgument
 
 if TYPE_CHECKING:
+    from targetopt.linear.newton import Metric, PenalisedLoss
     from targetopt.losses import Loss
 
 Array = NDArray[np.float64]
@@ -69,6 +70,7 @@ class LinearSSO(BaseEstimator):  # type: ignore[misc]
         weights: Array,
         start: Array | None,
         memory: Array | None,
+        shared: Shared | None = None,
     ) -> Array:
         """Minimise F, plus ½Σ_j Λ_j (θ_j − start_j)² where the rows before left a memory Λ.
 
@@ -100,11 +102,10 @@ class LinearSSO(BaseEstimator):  # type: ignore[misc]
             ridge += memory / total
             pull = memory / total * start
             center = np.divide(pull, ridge, out=np.zeros_like(start), where=ridge > 0)
+        problem = PenalisedLoss(X, on_arrays, weights, ridge, center, intercept)
+        metric = None if shared is None else shared.metric(problem)
         found = minimise(
-            PenalisedLoss(X, on_arrays, weights, ridge, center, intercept),
-            start,
-            tol=float(self.tol),
-            max_iter=int(self.max_iter),
+            problem, start, tol=float(self.tol), max_iter=int(self.max_iter), metric=metric
         )
         self._memory = total * (found.diagonal + ridge)
         self.n_iter_ = found.n_iter
@@ -149,6 +150,25 @@ class LinearSSO(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         X = validate_data(self, X, accept_sparse=("csr", "csc"), dtype=np.float64, reset=False)
         return np.asarray(X @ self.coef_.T + self.intercept_)
+
+
+class Shared:
+    """What outputs of the same quadratic problem need to compute only once: a metric with the Hessian's factor."""
+
+    def __init__(self, outputs: int) -> None:
+        self._outputs = outputs
+        self._metric: Metric | None = None
+
+    def metric(self, problem: PenalisedLoss) -> Metric | None:
+        """The metric of the outputs before, if the Hessian is the same for all; it depends on X, ω and λ alone."""
+        if not problem.loss.quadratic:
+            return None
+        if self._metric is None or not np.array_equal(self._metric.objective.ridge, problem.ridge):
+            from targetopt.linear.newton import cheapest_metric
+
+            self._metric = cheapest_metric(problem)
+            self._metric.outputs = self._outputs
+        return self._metric
 
 
 def check_number(name: str, value: Any, hint: str) -> None:

@@ -11,7 +11,7 @@ from sklearn.base import RegressorMixin, clone
 from sklearn.utils.validation import validate_data
 
 from targetopt.errors import BadArgument
-from targetopt.sklearn.base import LARGEST, Array, LinearSSO, check_number, solvable
+from targetopt.sklearn.base import LARGEST, Array, LinearSSO, Shared, check_number, solvable
 
 if TYPE_CHECKING:
     from targetopt.losses import Loss
@@ -26,7 +26,8 @@ class SSORegressor(RegressorMixin, LinearSSO):  # type: ignore[misc]
     """Linear regression with an L2 penalty: least squares, Huber's loss, or Poisson counts.
 
     Minimises Σ_i s_i ℓ_i(z_i)/Σ_i s_i + ½ alpha ‖w‖² by SSO's Newton rule on the full batch (see
-    :mod:`targetopt.linear.newton`). There is no learning rate.
+    :mod:`targetopt.linear.newton`). There is no learning rate. If y has several columns, each is a problem of its own;
+    with the squared loss they share what is computed of X.
 
     Args:
         alpha: Penalty on the coefficients. ``"auto"`` is 1/n on n rows (1/Σ_i s_i), which is the default of
@@ -44,10 +45,10 @@ class SSORegressor(RegressorMixin, LinearSSO):  # type: ignore[misc]
         warm_start: Whether ``fit`` begins at the last coefficients.
 
     Attributes:
-        coef_: Shape ``(features,)``.
-        intercept_: A number; zero without ``fit_intercept``.
-        n_iter_: Steps made by the last fit.
-        delta_: Where Huber's loss became straight; only with ``loss="huber"``.
+        coef_: Shape ``(features,)``, or ``(outputs, features)`` if y has columns.
+        intercept_: A number, or one for each output; zero without ``fit_intercept``.
+        n_iter_: Steps made by the last fit; the most of any output.
+        delta_: Where Huber's loss became straight, a number or one for each output; only with ``loss="huber"``.
 
     Example:
         >>> model = SSORegressor(alpha=0.0).fit([[0.0], [1.0], [2.0]], [1.0, 3.0, 5.0])
@@ -59,7 +60,7 @@ class SSORegressor(RegressorMixin, LinearSSO):  # type: ignore[misc]
         Optimization", ICML 2023, appendix B.1 (SSO-Newton).
     """
 
-    delta_: float
+    delta_: Any
 
     def __init__(
         self,
@@ -83,6 +84,8 @@ class SSORegressor(RegressorMixin, LinearSSO):  # type: ignore[misc]
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.positive_only = self.loss == "poisson"
+        # Counts may have several columns too, but scikit-learn's check of this tag fits labels below zero.
+        tags.target_tags.multi_output = self.loss != "poisson"
         return tags
 
     def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
@@ -119,20 +122,78 @@ class SSORegressor(RegressorMixin, LinearSSO):  # type: ignore[misc]
     ) -> Self:
         self._check_parameters()
         X, y = validate_data(
-            self, X, y, accept_sparse="csr", dtype=np.float64, y_numeric=True, reset=reset
+            self,
+            X,
+            y,
+            accept_sparse="csr",
+            dtype=np.float64,
+            y_numeric=True,
+            multi_output=True,
+            reset=reset,
         )
         weights = self._check_weights(sample_weight, X)
-        if start is not None and start.size != X.shape[1] + bool(self.fit_intercept):
-            start = None
         y, X = np.asarray(y, dtype=np.float64), solvable(X)
+        shape = (*y.shape[1:], X.shape[1] + bool(self.fit_intercept))
+        if start is not None and start.shape != shape:
+            if memory is not None:
+                raise BadArgument(
+                    f"partial_fit got y with shape {y.shape}, but earlier rows had {start.shape[:-1] or 'one'} "
+                    "outputs; give as many columns as before, or call fit to begin anew"
+                )
+            start = None
+        if y.ndim == 1:
+            theta = self._fit_output(X, y, weights, start, memory, reset)
+        else:
+            theta = self._fit_outputs(X, y, weights, start, memory, reset)
+        features = X.shape[1]
+        self.coef_ = theta[..., :features].copy()
+        self.intercept_ = 0.0 if y.ndim == 1 else np.zeros(y.shape[1])
+        if self.fit_intercept:
+            self.intercept_ = float(theta[-1]) if y.ndim == 1 else theta[:, -1].copy()
+        return self
+
+    def _fit_outputs(
+        self,
+        X: Any,
+        y: Array,
+        weights: Array,
+        start: Array | None,
+        memory: Array | None,
+        reset: bool,
+    ) -> Array:
+        """One output after the other; what each leaves behind is put together in the end."""
+        deltas = getattr(self, "delta_", None) if not reset else None
+        found, memories, steps, straight = [], [], [], []
+        shared = Shared(y.shape[1])
+        for k, column in enumerate(np.ascontiguousarray(y.T)):
+            if deltas is not None:
+                self.delta_ = deltas[k]
+            begin, past = (None if each is None else each[k] for each in (start, memory))
+            found.append(self._fit_output(X, column, weights, begin, past, reset, shared))
+            memories.append(self._memory)
+            steps.append(self.n_iter_)
+            straight.append(getattr(self, "delta_", None))
+        self._memory, self.n_iter_ = np.stack(memories), max(steps)
+        if self.loss == "huber":
+            self.delta_ = np.array(straight)
+        return np.stack(found)
+
+    def _fit_output(
+        self,
+        X: Any,
+        y: Array,
+        weights: Array,
+        start: Array | None,
+        memory: Array | None,
+        reset: bool,
+        shared: Shared | None = None,
+    ) -> Array:
+        """θ of one output, the intercept last."""
         if self.loss == "huber":
             self.delta_ = self._straight_beyond(X, y, weights, reset)
         unit, loss = self._loss(y)
         start = start if start is None else start / unit
-        theta = unit * self._solve(X, loss, (), weights, start, memory)
-        self.coef_ = theta[: X.shape[1]].copy()
-        self.intercept_ = float(theta[-1]) if self.fit_intercept else 0.0
-        return self
+        return unit * self._solve(X, loss, (), weights, start, memory, shared)
 
     def _loss(self, y: Array) -> tuple[float, Loss]:
         """The unit in which y and z are counted, and the loss in this unit.
@@ -178,7 +239,7 @@ class SSORegressor(RegressorMixin, LinearSSO):  # type: ignore[misc]
                 raise BadArgument("delta=0 would be the absolute loss, which has no curvature")
             return float(self.delta)
         if not first:
-            return self.delta_
+            return float(self.delta_)
         middle = weighted_median(y, weights)
         wide = STRAIGHT * spread(y - middle, weights) or STRAIGHT * float(np.abs(y - middle).max())
         if not wide:  # y is constant
@@ -195,16 +256,25 @@ class SSORegressor(RegressorMixin, LinearSSO):  # type: ignore[misc]
     def score(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """R² of the prediction; with ``loss="poisson"`` D², the share of the deviance that is explained.
 
-        D² = 1 − D(y, prediction)/D(y, mean of y) with the Poisson deviance D, as ``PoissonRegressor`` has it.
+        D² = 1 − D(y, prediction)/D(y, mean of y) with the Poisson deviance D, as ``PoissonRegressor`` has it. Several
+        outputs have the mean of their scores.
         """
         if self.loss != "poisson":
             return float(super().score(X, y, sample_weight))
         from sklearn.metrics import d2_tweedie_score
 
-        return float(d2_tweedie_score(y, self.predict(X), sample_weight=sample_weight, power=1))
+        outputs = np.atleast_2d(np.asarray(y, dtype=np.float64).T)
+        expected = np.atleast_2d(self.predict(X).T)
+        shares = [
+            d2_tweedie_score(each, predicted, sample_weight=sample_weight, power=1)
+            for each, predicted in zip(outputs, expected, strict=True)
+        ]
+        return float(np.mean(shares))
 
     def _theta(self) -> Array:
-        return np.append(self.coef_, self.intercept_) if self.fit_intercept else self.coef_
+        if not self.fit_intercept:
+            return self.coef_
+        return np.concatenate([self.coef_, np.asarray(self.intercept_)[..., None]], axis=-1)
 
     def predict(self, X: Any) -> Array:
         """z for each row, or exp(z) with ``loss="poisson"``."""

@@ -50,6 +50,7 @@ class Metric(ABC):
     """M, renewed from the curvature at some iterate and then used for several."""
 
     patience: int  # steps before a renewal is considered
+    outputs = 1  # problems that this metric serves, which share its price
 
     def __init__(self, objective: PenalisedLoss) -> None:
         self.objective = objective
@@ -61,7 +62,7 @@ class Metric(ABC):
         """Called once a step, before :meth:`solve`; renews M if that pays."""
         if self._age is not None and not self.fresh:
             self._age += 1
-            cost, step = self._cost, self._step
+            cost, step = self.price, self._step
             worth = self._age >= self.patience and cost < steps_left * step
             if not worth and cost > step / 3:  # what hardly costs anything is always done
                 return
@@ -77,12 +78,18 @@ class Metric(ABC):
     @cached_property
     def fresh(self) -> bool:
         """Whether M is the Hessian of F at every step, since it costs so little."""
-        cheap = self._cost <= WORTH_RENEWING * self._step
+        cheap = self.price <= WORTH_RENEWING * self._step
         return self.exact and not self.objective.loss.majorises and cheap
 
     @cached_property
-    def _cost(self) -> float:
+    def price(self) -> float:
+        """What :meth:`renew` costs."""
         return self.cost(self.objective)
+
+    @property
+    def ready(self) -> bool:
+        """Whether M was renewed before; that of a quadratic stays as it is."""
+        return self._age is not None
 
     @cached_property
     def _first_sample(self) -> int:
@@ -149,7 +156,7 @@ def _worth_factoring(kind: type[Metric], objective: PenalisedLoss, order: int) -
 
 def step_cost(objective: PenalisedLoss) -> float:
     """What one step of the solver costs: a product with X, one with Xᵀ, and the line search."""
-    entries = 2 * _product_cost(objective.X) + PER_TARGET * objective.weights.size
+    entries = 2 * product_cost(objective.X) + PER_TARGET * objective.weights.size
     return PER_STEP + _outputs(objective) * entries
 
 
@@ -165,14 +172,29 @@ class Diagonal(Metric):
 
     @staticmethod
     def cost(objective: PenalisedLoss) -> float:
-        return _product_cost(objective.X) * _outputs(objective)
+        return product_cost(objective.X) * _outputs(objective)
 
     def renew(self, curvature: Array) -> None:
-        h = self.diagonal(curvature) + self.objective.ridge
+        self._diagonal = self.diagonal(curvature)
+        h = self._diagonal + self.objective.ridge
         self._inverse = inverse(np.sqrt(h * (h.mean() + 0.01 * h)))
+
+    def last_diagonal(self, curvature: Array) -> Array:
+        return self._diagonal
 
     def solve(self, gradient: Array) -> Array:
         return self._inverse * gradient
+
+
+class Flat(Diagonal):
+    """The penalty alone, Λ: with it conjugate gradients stay in the span of the rows, which are fewer than the columns.
+
+    The spectrum then has no more than n + 1 values, the same as that of XΛ⁻¹Xᵀ plus one.
+    """
+
+    def renew(self, curvature: Array) -> None:
+        self._diagonal = self.diagonal(curvature)
+        self._inverse = inverse(self.objective.ridge)
 
 
 class Primal(Metric):
@@ -282,7 +304,10 @@ class Dual(Metric):
         super().__init__(objective)
         ridge = objective.ridge if objective.ridge.ndim == 1 else objective.ridge[:, 0]
         self._scale = 1.0 / (ridge[:-1] if objective.intercept else ridge)
-        self._kernel = _outer_gram(objective.X, self._scale)
+
+    @cached_property
+    def _kernel(self) -> Array:
+        return _outer_gram(self.objective.X, self._scale)
 
     @staticmethod
     def possible(objective: PenalisedLoss) -> bool:
@@ -410,6 +435,7 @@ def _outputs(objective: PenalisedLoss) -> int:
     return int(objective.ridge.size // objective.ridge.shape[0])
 
 
-def _product_cost(X: Any) -> float:
+def product_cost(X: Any) -> float:
+    """What a product with X costs."""
     sparse = is_sparse(X)
     return PER_ENTRY[sparse] * float(X.nnz if sparse else X.size)

@@ -96,7 +96,12 @@ class PenalisedLoss:
     def at(self, theta: Array) -> Point:
         """F at θ, with all that the loss says there."""
         n, outputs = self.weights.size, theta.shape[1:]
-        z = self.forward(theta) if theta.any() else np.zeros((n, *outputs))
+        return self.at_targets(
+            theta, self.forward(theta) if theta.any() else np.zeros((n, *outputs))
+        )
+
+    def at_targets(self, theta: Array, z: Array) -> Point:
+        """F at θ whose targets are known."""
         at = self.loss.evaluate(z)
         penalty = 0.5 * float(np.vdot(self.pull(theta), theta - self.center))
         return Point(theta, z, at, float(self.weights @ at.values) + penalty)

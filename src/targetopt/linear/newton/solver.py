@@ -12,7 +12,7 @@ kept, the step costs one Xu and one Xᵀg, and curvature newer than the one clas
 would still be using. A line search in target space follows; its trials cost O(n), for z moves along
 a cached direction. Where :mod:`targetopt.linear.newton.tangents` suits the problem, a fit begins there.
 
-**A quadratic** (squared loss) whose Hessian is affordable is one linear solve, with refinement.
+**A quadratic** (squared loss) is one linear system: :mod:`targetopt.linear.newton.quadratic`.
 
 **When it ends.** A fit has converged if F − min F ≤ max(tol·F, ε·F₀), with F₀ the value at the start and ε
 the rounding error of float64. There are three ways to know. Where M is the Hessian, ½ ∇F·M⁻¹∇F is the
@@ -33,16 +33,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from targetopt.linear.newton import quadratic
+from targetopt.linear.newton.estimates import EPS, MARGIN, steps_left, still_to_come
 from targetopt.linear.newton.metrics import Diagonal, Metric, cheapest_metric
 from targetopt.linear.newton.objective import Array, PenalisedLoss, Point
 from targetopt.linear.newton.search import line_search
 from targetopt.linear.newton.subspace import Subspace, newton_step
 from targetopt.linear.newton.tangents import approach
 
-EPS = float(np.finfo(np.float64).eps)
 ROUNDING = 4 * EPS  # a smaller tolerance than this means "to rounding"
 ROUNDING_SHARE = 1e-13  # a promised decrease this small, relative to F, may be rounding
-MARGIN = 2.0  # what an estimate of the gap may be wrong by when it has become small
 MOST_POLISHING = 6  # Newton steps at the end; two are usual
 NEARBY = 0.4  # the curvature of no loss changes by more than this part: the model is the function
 SHRINKS = 0.25  # how far one of them must reduce ∇F·M⁻¹∇F to be believed
@@ -63,8 +63,17 @@ class Solution:
     converged: bool
 
 
-def minimise(objective: PenalisedLoss, theta: Array, *, tol: float, max_iter: int) -> Solution:
+def minimise(
+    objective: PenalisedLoss,
+    theta: Array,
+    *,
+    tol: float,
+    max_iter: int,
+    metric: Metric | None = None,
+) -> Solution:
     """Minimise F from ``theta`` until F − min F ≤ max(tol·F, ε·F₀); see above.
+
+    ``metric`` may be that of another quadratic with the same X, ω and λ, whose factor then serves again.
 
     Example:
         >>> import torch
@@ -76,16 +85,16 @@ def minimise(objective: PenalisedLoss, theta: Array, *, tol: float, max_iter: in
     """
     tol = max(tol, ROUNDING)
     point = objective.at(theta)
-    metric = cheapest_metric(objective)
+    metric = metric or cheapest_metric(objective)
     nothing = EPS * point.value
     n_iter, gap, stalled = 0, np.inf, False
-    if metric.exact and objective.loss.quadratic:
-        point, gap, n_iter = _solve_once(objective, point, metric, tol, max_iter)
-        if gap <= max(tol * point.value, nothing) or n_iter >= max_iter:
-            diagonal, reached = metric.last_diagonal(point.at.metric), gap <= tol * point.value
-            return Solution(
-                point.theta, point.value, gap, diagonal, n_iter, reached or gap <= nothing
-            )
+    if objective.loss.quadratic and theta.ndim == 1:
+        point, gap, n_iter, diagonal = quadratic.solve(
+            objective, point, metric, tol=tol, most=max_iter
+        )
+        reached = gap <= max(tol * point.value, nothing)
+        if reached or n_iter >= max_iter:
+            return Solution(point.theta, point.value, gap, diagonal, n_iter, reached)
     if isinstance(metric, Diagonal):
         start = approach(objective, theta, tol=tol, max_epochs=max_iter)
         if start is not None:
@@ -101,7 +110,7 @@ def minimise(objective: PenalisedLoss, theta: Array, *, tol: float, max_iter: in
         if not metric.exact and (proven := _proven_gap(objective, gradient)) <= goal:
             gap = proven
             break
-        metric.update(point.at.metric, _steps_left(decreases, goal))
+        metric.update(point.at.metric, steps_left(decreases, goal))
         u = metric.solve(gradient)
         if metric.exact and not polished and 0.5 * float(np.vdot(gradient, u)) <= goal:
             polished = True
@@ -122,34 +131,10 @@ def minimise(objective: PenalisedLoss, theta: Array, *, tol: float, max_iter: in
         point, polished = after, False
         decreases.append(step.decrease)
         if not metric.exact:
-            gap = MARGIN * _still_to_come(decreases)
+            gap = MARGIN * still_to_come(decreases)
     converged = gap <= max(tol * point.value, nothing, ROUNDING_SHARE * point.value * stalled)
     diagonal = metric.diagonal(point.at.metric)
     return Solution(point.theta, point.value, float(gap), diagonal, n_iter, bool(converged))
-
-
-def _solve_once(
-    objective: PenalisedLoss, point: Point, metric: Metric, tol: float, most: int
-) -> tuple[Point, float, int]:
-    """A Newton step, which ends at the minimum of a quadratic, and others that remove its rounding errors.
-
-    Returns the last point, the gap there and the steps made. Where the Hessian is so nearly singular that
-    its factor is another matrix's, steps do not shrink; then they are few, and the usual ones go on.
-    """
-    metric.update(point.at.metric, 0.0)
-    gradient = objective.gradient(point)
-    u = metric.solve(gradient)
-    square, steps = float(np.vdot(gradient, u)), 0
-    while steps < min(most, MOST_POLISHING) and square > tol**3 * max(point.value, 0.0):
-        steps += 1
-        trial = objective.at(point.theta - u)
-        gradient = objective.gradient(trial)
-        u = metric.solve(gradient)
-        left = float(np.vdot(gradient, u))
-        if not (left <= SHRINKS * square and trial.value <= point.value * (1.0 + ROUNDING_SHARE)):
-            break
-        point, square = trial, left
-    return point, 0.5 * MARGIN * square, steps
 
 
 def _proven_gap(objective: PenalisedLoss, gradient: Array) -> float:
@@ -157,38 +142,6 @@ def _proven_gap(objective: PenalisedLoss, gradient: Array) -> float:
     if objective.intercept or not (objective.ridge > 0).all():
         return np.inf
     return 0.5 * float(np.sum(gradient * gradient / objective.ridge))
-
-
-def _steps_left(decreases: list[float], goal: float) -> float:
-    """How many steps at the present rate would bring the decreases below the goal."""
-    if not decreases:
-        return 0.0
-    rate = 0.5
-    for before, after in zip(decreases[-9:], decreases[-8:], strict=False):
-        rate = min(max(after / before, rate * rate), 0.9)
-    return float(np.log(max(decreases[-1], 1e-300) / goal) / -np.log(rate))
-
-
-def _still_to_come(decreases: list[float]) -> float:
-    """The sum of the decreases that will follow, if they go on as they did.
-
-    Over windows of m steps the decreases of a method that converges linearly shrink by a constant
-    factor, and those to come sum to a geometric series. The largest sum over m = 1, 2, 4, … counts, for
-    a few small steps in a row mean little; and a factor is never taken to be smaller than the square
-    of the one a step before, for a single small step means even less.
-    """
-    worst, m = 0.0, 1
-    while 2 * m <= len(decreases):
-        last, before = sum(decreases[-m:]), sum(decreases[-2 * m : -m])
-        if not last < before:
-            return np.inf
-        worst = max(worst, last * last / (before - last))
-        m *= 2
-    if m == 1:
-        return np.inf
-    previous = decreases[-3] if len(decreases) > 2 else np.inf
-    rate = min(max(decreases[-1] / decreases[-2], (decreases[-2] / previous) ** 2), 0.9)
-    return max(worst, max(decreases[-2:]) * rate / (1.0 - rate))
 
 
 def _polish(
