@@ -112,7 +112,7 @@ class Problem:
 
     def wanted_by(self, opt: to.SSO) -> Callable[[], Tensor] | None:
         """What ``regularise_on=`` must be: the forward of all rows, if the rule's surrogate is of them."""
-        return self.everything if opt.rule.everywhere else None
+        return self.everything if opt.rule.wants_everything((), dear=False) else None
 
 
 def problem(rule: str, solver: str, *, seed: int = 0) -> Problem:

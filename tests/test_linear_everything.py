@@ -103,7 +103,7 @@ def stepping(
     for t in range(steps):
         rows = torch.from_numpy(draws.rows(t))
         oracle = to.LossOracle(whole.rows(rows))
-        everything = (lambda: dense @ theta) if rule.everywhere else None
+        everything = (lambda: dense @ theta) if rule.wants_everything((), dear=False) else None
         opt.step(
             lambda rows=rows: dense[rows] @ theta, oracle, index=rows, regularise_on=everything
         )

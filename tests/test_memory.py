@@ -199,7 +199,9 @@ def test_on_a_network_it_ends_at_a_stationary_point_of_all_data():
                 lambda model=model, rows=rows: model(x[rows]),
                 to.LossOracle(to.losses.Squared(y[rows])),
                 index=rows,
-                regularise_on=(lambda model=model: model(x)) if rule.everywhere else None,
+                regularise_on=(lambda model=model: model(x))
+                if rule.wants_everything((), dear=False)
+                else None,
             )
         loss = to.losses.Squared(y).value(model(x)).mean()
         loss = loss + 0.05 * sum(p.square().sum() for p in model.parameters())
