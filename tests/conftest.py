@@ -1,5 +1,6 @@
 """Fixtures that every test file may use, and the one door to the real data beside the checkout."""
 
+import gc
 import os
 import shutil
 import signal
@@ -60,6 +61,17 @@ def real_data() -> RealData:
 _may_open_real_data = False
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """What is imported for seven thousand tests lives as long as they do: nobody need look through it for garbage."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "real_data" in getattr(item, "fixturenames", ()):
@@ -100,9 +112,10 @@ FLAGS = (
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
-    executable = shutil.which("chromium")
+    # the same engine without windows, tabs and menus, each of which is a process for every page that is opened
+    executable = shutil.which("chromium-headless-shell") or shutil.which("chromium")
     if executable is None:
-        reason = "no `chromium` on PATH: install it (Debian: apt-get install chromium) to test the report"
+        reason = "no Chromium on PATH: install it to test the report (Debian: apt-get install chromium-headless-shell)"
         pytest.fail(reason) if os.environ.get("CI") == "true" else pytest.skip(reason)
     sync_api = pytest.importorskip("playwright.sync_api")
     with sync_api.sync_playwright() as playwright:

@@ -1,14 +1,13 @@
 """The tests pass on a clone that stands alone: nothing of theirs leans on the directory beside it."""
 
 import re
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 import conftest
+from forked import forked
 
 TESTS = Path(__file__).parent
 
@@ -27,18 +26,22 @@ def test_real_data_cannot_be_opened_without_asking_for_them() -> None:
 
 
 def test_whatever_asks_for_real_data_is_skipped_where_there_are_none(tmp_path: Path) -> None:
-    """The tests in question once more, from a copy with nothing beside it."""
-    alone = tmp_path / "clone"
-    shutil.copytree(TESTS, alone / "tests", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(TESTS.parent / "pyproject.toml", alone)
+    """The tests in question once more, in a process that finds none."""
     asking = [
-        str(path.relative_to(alone))
-        for path in sorted(alone.glob("tests/test_*.py"))
+        str(path)
+        for path in sorted(TESTS.glob("test_*.py"))
         if "real_data" in path.read_text("utf-8") and path.name != Path(__file__).name
     ]
     assert asking
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "real_data"]
-    ran = subprocess.run([*command, *asking], cwd=alone, capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    counts = dict(re.findall(r"(\d+) (\w+)", ran.stdout.splitlines()[-1]))
-    assert set(counts.values()) <= {"skipped", "deselected"}, ran.stdout
+
+    class NothingBeside:
+        def pytest_collection_finish(self) -> None:
+            sys.modules["conftest"].RealData.directory = tmp_path  # pytest has imported it anew
+
+    def without_data() -> None:
+        quiet = ["-q", "-p", "no:cacheprovider", "-n", "0", "-m", "real_data"]
+        assert pytest.main([*quiet, *asking], plugins=[NothingBeside()]) == 0
+
+    said = forked(without_data)
+    counts = dict(re.findall(r"(\d+) (\w+)", said.splitlines()[-1]))
+    assert set(counts.values()) == {"skipped", "deselected"}, said

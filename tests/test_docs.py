@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from forked import forked
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -72,7 +74,22 @@ def test_a_new_rule_is_one_file():
     assert all(loss < 0.2 for loss in losses)
 
 
-def test_ask_and_tell_in_processes_of_their_own():
+def test_ask_and_tell_in_processes_of_their_own(monkeypatch, tmp_path):
+    """As the command without arguments does it, which the long lane runs."""
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    import ask_tell
+
+    said = ""
+    for verb in ("ask", "tell", "ask", "tell"):
+        monkeypatch.setattr(sys, "argv", ["ask_tell.py", verb, str(tmp_path)])
+        said += forked(ask_tell.main)
+    losses = [float(x) for x in re.findall(r"loss (\d\.\d+)", said)]
+    assert len(losses) == 2
+    assert losses[1] < losses[0]
+
+
+@pytest.mark.slow
+def test_the_example_of_ask_and_tell_runs():
     losses = [float(x) for x in re.findall(r"loss (\d\.\d+)", python("examples/ask_tell.py"))]
     assert len(losses) == 2
     assert losses[1] < losses[0]

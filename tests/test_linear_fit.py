@@ -1,6 +1,7 @@
 """`linear.fit`: the same iterates as SSO on the same batches, and as the baselines in torch."""
 
 import sys
+from functools import cache
 
 import numpy as np
 import pytest
@@ -77,28 +78,24 @@ def agree(found, expected, rtol=1e-9):
     np.testing.assert_allclose(found, expected, rtol=rtol, atol=rtol * np.abs(expected).max())
 
 
-@pytest.mark.parametrize("name", BACKENDS)
-@pytest.mark.parametrize(("rule", "lr"), RULES, ids=lambda r: type(r).__name__)
-@pytest.mark.parametrize("inner", INNERS, ids=lambda i: type(i).__name__)
-def test_same_iterates_as_sso(name, rule, lr, inner):
-    X, y = data()
+@cache
+def forty_steps(place, inner):
+    """What `fit` is told, and θ after these steps of SSO: once for all backends."""
+    (rule, lr), inner = RULES[place], INNERS[inner]
     weight_decay, bias = (1e-2, True) if isinstance(inner, to.Exact | to.LBFGS) else (0.0, False)
     options = {"rule": rule, "inner": inner, "lr": lr, "schedule": to.schedules.inverse_sqrt()}
-    expected, totals = by_sso(
-        X,
-        y,
-        to.losses.Logistic,
-        batch_size=7,
-        steps=40,
-        seed=3,
-        weight_decay=weight_decay,
-        bias=bias,
-        **options,
-    )
+    options |= {"batch_size": 7, "steps": 40, "seed": 3, "weight_decay": weight_decay, "bias": bias}
+    return options, *by_sso(*data(), to.losses.Logistic, **options)
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+@pytest.mark.parametrize("rule", range(len(RULES)), ids=lambda p: type(RULES[p][0]).__name__)
+@pytest.mark.parametrize("inner", range(len(INNERS)), ids=lambda p: type(INNERS[p]).__name__)
+def test_same_iterates_as_sso(name, rule, inner):
+    options, expected, totals = forty_steps(rule, inner)
     with backend.use(name):
-        found = fit(
-            X, y, batch_size=7, steps=40, seed=3, weight_decay=weight_decay, bias=bias, **options
-        )
+        found = fit(*data(), **options)
+    bias = options["bias"]
     theta = np.append(found.theta, found.bias) if bias else found.theta
     agree(theta, expected)
     assert found.counts.oracle_calls == totals.oracle_calls == 40
@@ -125,15 +122,21 @@ def test_batches_without_a_gradient_leave_the_line_search_as_it_was(name, lr):
     assert found.counts.inner_steps == totals.inner_steps
 
 
+@cache
+def hundred_steps():
+    """What `fit` is told, and θ after these steps of SSO: once for all forms."""
+    options = {"rule": to.GradientStep(), "inner": to.Armijo(max_steps=50), "lr": 2.0}
+    return options, *by_sso(
+        *data(n=200, d=30, seed=1), to.losses.Logistic, schedule=None, batch_size=25, steps=100, seed=0,
+        weight_decay=0.0, bias=False, **options,
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize("form", ["dual", "primal", "matvec"])
 @pytest.mark.parametrize("dense", [False, True])
 def test_hundred_steps_in_every_form_and_backend(form, dense):
     X, y = data(n=200, d=30, seed=1)
-    options = {"rule": to.GradientStep(), "inner": to.Armijo(max_steps=50), "lr": 2.0}
-    expected, totals = by_sso(
-        X, y, to.losses.Logistic, schedule=None, batch_size=25, steps=100, seed=0, weight_decay=0.0,
-        bias=False, **options,
-    )  # fmt: skip
+    options, expected, totals = hundred_steps()
     for name in BACKENDS:
         with backend.use(name):
             found = fit(

@@ -1,6 +1,8 @@
 """The estimators reach scikit-learn's optimum: relative difference of the objective below 1e-6."""
 
 import bz2
+import itertools
+from functools import cache
 
 import numpy as np
 import pytest
@@ -32,6 +34,7 @@ def check(X, y, alpha, **options):
     assert abs(ours - theirs) <= 1e-6 * theirs
 
 
+@cache
 def real(path):
     with bz2.open(path) as stream:
         X, y = load_svmlight_file(stream)
@@ -39,10 +42,23 @@ def real(path):
     return sp.csr_array((X.data, *small), shape=X.shape), y  # lbfgs refuses int64 indices
 
 
-@pytest.mark.parametrize("alpha", ["1/n", 1e-6])
-@pytest.mark.parametrize("fit_intercept", [False, True])
-@pytest.mark.parametrize("name", ["mushrooms", "ijcnn1", "rcv1-v2-subset"])
-def test_real_data(real_data, name, alpha, fit_intercept):
+LARGE = "rcv1-v2-subset"
+SLOW = (
+    pytest.mark.slow
+)  # on the large set each alpha comes with one of the two in the ordinary lane
+
+
+@pytest.mark.parametrize(
+    ("name", "fit_intercept", "alpha"),
+    [
+        *itertools.product(["mushrooms", "ijcnn1"], [False, True], ["1/n", 1e-6]),
+        (LARGE, False, "1/n"),
+        (LARGE, True, 1e-6),
+        pytest.param(LARGE, False, 1e-6, marks=SLOW),
+        pytest.param(LARGE, True, "1/n", marks=SLOW),
+    ],
+)
+def test_real_data(real_data, name, fit_intercept, alpha):
     X, y = real(real_data(name))
     check(X, y, 1 / len(y) if alpha == "1/n" else alpha, fit_intercept=fit_intercept)
 

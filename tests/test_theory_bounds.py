@@ -212,24 +212,24 @@ def test_projection_error_falls_like_exp_of_minus_m_over_kappa(seed):
     assert slope == pytest.approx(math.log1p(-1 / curve.kappa_g), rel=1e-3)
 
 
-def test_interpolation_noise_vanishes_and_convergence_is_linear():
+@pytest.mark.parametrize("b", [1, pytest.param(3, marks=pytest.mark.slow), 5])
+def test_interpolation_noise_vanishes_and_convergence_is_linear(b):
     rng = np.random.default_rng(7)
     problem = random_problem(rng, n=9, d=2, interpolates=True)
-    for b in (1, 3, 5):
-        assert theory.gradient_noise(problem, b) < 1e-25
-        rows = theory.all_batches(9, b)
-        assert abs(theory.objective_noise(problem, rows)) < 1e-25
-        etas = np.full(1500, problem.target_constants(b).step)
-        runs, curve = run_setting(problem, b, "sso", etas, start=np.ones(2), seeds=200, rng=rng)
-        rms = np.sqrt((runs.distance**2).mean(axis=1))
-        assert (rms[1:] <= curve.total + 1e-13).all()
-        live = rms > 1e-10 * rms[0]
-        t = np.arange(len(rms))[live]
-        fit = np.polyfit(t, np.log(rms[live]), 1)
-        residual = np.log(rms[live]) - np.polyval(fit, t)
-        assert fit[0] < -1e-3
-        assert residual.std() < 0.15 * np.ptp(np.log(rms[live]))  # a straight line in the log
-        assert rms[-1] < 1e-3 * rms[0]
+    assert theory.gradient_noise(problem, b) < 1e-25
+    rows = theory.all_batches(9, b)
+    assert abs(theory.objective_noise(problem, rows)) < 1e-25
+    etas = np.full(1500, problem.target_constants(b).step)
+    runs, curve = run_setting(problem, b, "sso", etas, start=np.ones(2), seeds=200, rng=rng)
+    rms = np.sqrt((runs.distance**2).mean(axis=1))
+    assert (rms[1:] <= curve.total + 1e-13).all()
+    live = rms > 1e-10 * rms[0]
+    t = np.arange(len(rms))[live]
+    fit = np.polyfit(t, np.log(rms[live]), 1)
+    residual = np.log(rms[live]) - np.polyval(fit, t)
+    assert fit[0] < -1e-3
+    assert residual.std() < 0.15 * np.ptp(np.log(rms[live]))  # a straight line in the log
+    assert rms[-1] < 1e-3 * rms[0]
 
 
 def test_zeta_vanishes_with_the_gap_under_interpolation_but_not_before():
