@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ import pytest
 import torch
 
 import targetopt as to
+from forked import forked
 from imitation_parts import PointMass, spring
 from imitation_worlds import Walk, one
 from targetopt import BadAnswer, BadArgument
@@ -84,23 +83,14 @@ def test_every_question_has_a_picture_of_its_state(tmp_path: Path) -> None:
 
 def test_the_answers_come_to_another_process(tmp_path: Path) -> None:
     """A process asks and ends; another one, later, has the answers and asks for the next round."""
-    code = (
-        "import sys; sys.path.insert(0, 'tests')\n"
-        "from test_imitation_person import *\n"
-        "im.train(Drawn, im.Person(sys.argv[1]), checkpoint=sys.argv[1] + '/run.pt', **SETTINGS)\n"
-    )
 
-    def process() -> str:
-        done = subprocess.run(
-            [sys.executable, "-c", code, str(tmp_path)],
-            capture_output=True, text=True, cwd=Path(__file__).parents[1], timeout=300,
-        )  # fmt: skip
-        return done.stderr
+    def train() -> None:
+        im.train(Drawn, im.Person(tmp_path), checkpoint=tmp_path / "run.pt", **SETTINGS)
 
-    assert "AwaitingAnswers: 12 questions" in process()
+    assert "AwaitingAnswers: 12 questions" in forked(train, code=1)
     (first,) = tmp_path.glob("questions-*.jsonl")
     answer(im.AwaitingAnswers(first, Path(str(first).replace("questions", "answers")), 12))
-    assert "AwaitingAnswers: 12 questions" in process()
+    assert "AwaitingAnswers: 12 questions" in forked(train, code=1)
     assert len(list(tmp_path.glob("questions-*.jsonl"))) == 2
     assert len(im.Result.load(tmp_path / "run.pt").history) == 1
 

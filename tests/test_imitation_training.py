@@ -1,7 +1,6 @@
 """Training: what a round does and says, resuming bitwise after a kill, and errors that lose nothing."""
 
 import importlib.util
-import os
 import signal
 import subprocess
 import sys
@@ -16,6 +15,7 @@ import torch
 
 import imitation_runs
 import targetopt as to
+from forked import Forked
 from imitation_parts import PointMass, spring, teacher
 from targetopt import BadArgument, Diverged
 from targetopt import imitation as im
@@ -173,18 +173,11 @@ def test_training_resumes_bitwise_after_kill_9(tmp_path: Path) -> None:
     files = {
         n: (str(tmp_path / f"{n}.pt"), rounds, str(tmp_path / f"{n}.safetensors")) for n in names
     }
-    process = subprocess.Popen(
-        [sys.executable, imitation_runs.__file__, *files["killed"]],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    with process:
-        assert process.stdout is not None
-        while int(process.stdout.readline()) < 4:
+    with Forked(imitation_runs.main, *files["killed"]) as process:
+        while int(process.said.readline()) < 4:
             pass
-        process.send_signal(signal.SIGKILL)  # a round takes tens of milliseconds: in one of them
-    assert process.returncode == -signal.SIGKILL
+        process.kill()  # a round takes tens of milliseconds: in one of them
+        assert process.wait() == -signal.SIGKILL
     assert not Path(files["killed"][2]).exists()
     saved = torch.load(files["killed"][0], weights_only=True)["state"]["history"]
     assert 4 <= len(saved) < 9

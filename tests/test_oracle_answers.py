@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow
@@ -14,6 +12,7 @@ import pytest
 import torch
 
 import targetopt as to
+from forked import forked
 
 BATCH = torch.tensor([11, 3, 8, 5, 2, 9])
 
@@ -74,17 +73,14 @@ def test_names_given_to_ask_are_the_ids(tmp_path):
     assert opt.tell(query, lambda: model(x[BATCH]), some).step == 1
 
 
-SECOND = """
-import pickle, sys, torch, targetopt as to
-sys.path.insert(0, {tests!r})
-from test_oracle_answers import BATCH, parts
-model, opt, x = parts()
-state = torch.load({state!r}, weights_only=True)
-model.load_state_dict(state["model"]); opt.load_state_dict(state["opt"])
-query = pickle.load(open({query!r}, "rb"))
-report = opt.tell(query, lambda: model(x[BATCH]), to.Answers.read({answers!r}))
-torch.save(model.state_dict(), {out!r})
-"""
+def tell(folder):
+    model, opt, x = parts()
+    state = torch.load(folder / "state.pt", weights_only=True)
+    model.load_state_dict(state["model"])
+    opt.load_state_dict(state["opt"])
+    query = pickle.loads((folder / "query").read_bytes())
+    opt.tell(query, lambda: model(x[BATCH]), to.Answers.read(folder / "answered.parquet"))
+    torch.save(model.state_dict(), folder / "out.pt")
 
 
 def test_told_in_another_process(tmp_path):
@@ -94,14 +90,7 @@ def test_told_in_another_process(tmp_path):
     (tmp_path / "query").write_bytes(pickle.dumps(query))
     torch.save({"model": model.state_dict(), "opt": opt.state_dict()}, tmp_path / "state.pt")
     answered(tmp_path / "batch.parquet", tmp_path / "answered.parquet")
-    code = SECOND.format(
-        tests=str(Path(__file__).parent),
-        state=str(tmp_path / "state.pt"),
-        query=str(tmp_path / "query"),
-        answers=str(tmp_path / "answered.parquet"),
-        out=str(tmp_path / "out.pt"),
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    forked(tell, tmp_path)
     opt.step(lambda: model(x[BATCH]), lambda z: (z**2).sum(dim=1) / 2, index=BATCH)
     told = torch.load(tmp_path / "out.pt", weights_only=True)
     assert all(torch.equal(told[name], value) for name, value in model.state_dict().items())

@@ -1,10 +1,6 @@
 """Training policies: estimates by hand, every preset, resuming after a kill, and what goes wrong."""
 
-import os
 import signal
-import subprocess
-import sys
-import textwrap
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +12,7 @@ import torch
 from torch import nn
 
 import targetopt as to
+from forked import Forked, forked
 from targetopt.distributions import Categorical, Gaussian
 from targetopt.imitation import EnvironmentFailed
 from targetopt.rl.normalise import Moments, Normaliser, RewardScale
@@ -233,40 +230,23 @@ def test_a_run_that_was_stopped_ends_with_the_same_bits(
         )
 
 
-RUN = """
-import sys
-import torch
-import targetopt as to
-
-torch.set_num_threads(1)
-result = to.rl.train(
-    "Hopper-v5", steps=960, preset="ppo", seed=5, batch=64, copies=4, hidden=(8,), progress=False,
-    checkpoint=sys.argv[1], checkpoint_every=1,
-    after=lambda training: print(training.collector.interactions, flush=True),
-)
-torch.save([p.detach() for p in result.policy.actor.parameters()], sys.argv[2])
-"""
+def hop(checkpoint: Path, out: Path) -> None:
+    result = to.rl.train(
+        "Hopper-v5", steps=960, preset="ppo", seed=5, checkpoint=checkpoint, checkpoint_every=1,
+        after=lambda training: print(training.collector.interactions, flush=True), **SMALL,
+    )  # fmt: skip
+    torch.save([p.detach() for p in result.policy.actor.parameters()], out)
 
 
 def test_a_run_that_is_killed_goes_on_bitwise(tmp_path: Path) -> None:
-    script = tmp_path / "run.py"
-    script.write_text(textwrap.dedent(RUN))
-
-    def started(name: str) -> subprocess.Popen[str]:
-        command = [sys.executable, str(script), str(tmp_path / "run.pt"), str(tmp_path / name)]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-
-    with started("never.pt") as victim:
-        assert victim.stdout is not None
-        for line in victim.stdout:
+    with Forked(hop, tmp_path / "run.pt", tmp_path / "never.pt") as victim:
+        for line in victim.said:
             if int(line) >= 320:
                 break
-        os.kill(victim.pid, signal.SIGKILL)
+        victim.kill()
         assert victim.wait() == -signal.SIGKILL
     assert not (tmp_path / "never.pt").exists()
-    second = started("resumed.pt")
-    told, _ = second.communicate()
-    assert second.returncode == 0
+    told = forked(hop, tmp_path / "run.pt", tmp_path / "resumed.pt")
     assert int(told.split()[0]) >= 384  # it went on, and did not begin anew
     straight = to.rl.train("Hopper-v5", steps=960, preset="ppo", seed=5, **SMALL)
     resumed = torch.load(tmp_path / "resumed.pt", weights_only=True)
