@@ -106,7 +106,9 @@ def use(python: str, code: str, folder: str) -> None:
     """Run code that must neither fail nor warn, in a file, as processes that it starts may look for one."""
     script = Path(folder) / "use.py"
     script.write_text(code, encoding="utf-8")
-    subprocess.run([python, "-I", "-W", "error", script], cwd=folder, check=True)
+    # Tests run beside this: threads of torch would wait for one another.
+    alone = {"OMP_NUM_THREADS": "1", **os.environ}
+    subprocess.run([python, "-I", "-W", "error", script], cwd=folder, check=True, env=alone)
 
 
 def by_links(wheel: Path, sdist: Path, folder: str) -> None:

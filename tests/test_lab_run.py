@@ -97,7 +97,7 @@ def watch(directory: Path) -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("times", [3, pytest.param(10, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("times", [2, pytest.param(10, marks=pytest.mark.slow)])
 def test_killed_again_and_again_the_numbers_are_those_of_an_undisturbed_run(
     spec: Path, undisturbed: Path, tmp_path: Path, times: int
 ) -> None:
