@@ -207,7 +207,8 @@ MONOTONE = [name for name, row in RULES.items() if row.rule.monotone and "mlp" i
 @pytest.mark.parametrize("problem", ["softmax", "mlp"])
 @pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("rule", MONOTONE)
-def test_full_batch_loss_never_increases(rule, solver, problem):
+@pytest.mark.parametrize("steps", [25, pytest.param(60, marks=pytest.mark.slow)])
+def test_full_batch_loss_never_increases(rule, solver, problem, steps):
     """The surrogate is an upper bound for η ≤ 1/L, so steps of any decrease go down."""
     if solver == "Exact" and problem == "mlp":
         problem = "quadratic"  # Exact is for linear forwards
@@ -224,7 +225,7 @@ def test_full_batch_loss_never_increases(rule, solver, problem):
         weight_decay=instance.weight_decay,
     )
     previous = instance.objective()
-    for _ in range(60):
+    for _ in range(steps):
         report = opt.step(instance.forward, instance.oracle)
         now = instance.objective()
         if report.surrogate_decrease >= 0:

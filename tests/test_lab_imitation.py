@@ -64,9 +64,23 @@ METHODS: list[tuple[dict[str, Any], dict[str, Any]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("policy", ["linear", "mlp"])
-@pytest.mark.parametrize("behaviour", ["cloning", "online"])
-@pytest.mark.parametrize(("method", "options"), METHODS, ids=lambda value: value.get("name", ""))
+WAYS = [
+    pytest.param(
+        *METHODS[method],
+        behaviour,
+        policy,
+        id=f"{METHODS[method][0]['name']}-{method}-{behaviour}-{policy}",
+        marks=[] if (method + place) % 2 == 0 else pytest.mark.slow,
+    )
+    for method in range(len(METHODS))
+    for place, (behaviour, policy) in enumerate(
+        [("cloning", "linear"), ("cloning", "mlp"), ("online", "mlp"), ("online", "linear")]
+    )
+]
+"""Every method with either behaviour; the other policy of each is in the long lane."""
+
+
+@pytest.mark.parametrize(("method", "options", "behaviour", "policy"), WAYS)
 def test_a_run_is_what_train_does(
     expert: str, method: dict[str, Any], options: dict[str, Any], behaviour: Any, policy: Any
 ) -> None:
