@@ -58,8 +58,13 @@ def arguments(said: Mapping[str, str]) -> list[str]:
 
 def by_uv(project: list[str], compiled: bool) -> bool:
     """Whether uv has installed the project."""
-    got = [*PIP, "install", "--quiet", "--constraint", "constraints.txt", "uv"]
-    if subprocess.run(got, cwd=ROOT, stderr=subprocess.DEVNULL).returncode:
+    get = [*PIP, "install", "--quiet", "--constraint", "constraints.txt", "uv"]
+    for _ in range(2):  # an index may be out of reach for a moment, and pip alone takes minutes
+        got = subprocess.run(get, cwd=ROOT, capture_output=True, text=True)
+        if got.returncode == 0:
+            break
+    else:
+        print(f"uv cannot be installed: {got.stderr.strip()[-500:]}", flush=True)
         return False
     listed = subprocess.run([*PIP, "config", "list"], capture_output=True, text=True, check=True)
     said = settings(listed.stdout)
