@@ -84,8 +84,7 @@ class SSORegressor(RegressorMixin, LinearSSO):  # type: ignore[misc]
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.positive_only = self.loss == "poisson"
-        # Counts may have several columns too, but scikit-learn's check of this tag fits labels below zero.
-        tags.target_tags.multi_output = self.loss != "poisson"
+        tags.target_tags.multi_output = True
         return tags
 
     def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
