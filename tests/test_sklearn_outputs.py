@@ -68,6 +68,8 @@ def test_more_rows_with_other_outputs_are_refused_and_change_nothing():
     before = model.coef_.copy()
     with pytest.raises(BadArgument, match="as many columns as before"):
         model.partial_fit(X, y[:, :2])
+    with pytest.raises(BadArgument, match="fit_intercept was changed"):
+        model.set_params(fit_intercept=False).partial_fit(X, y)
     np.testing.assert_array_equal(model.coef_, before)
 
 
@@ -85,7 +87,7 @@ def test_one_factor_serves_all_outputs(monkeypatch):
 @pytest.mark.parametrize("intercept", [False, True])
 @pytest.mark.parametrize("alpha", [0.0, 1e-3, 1.0])
 @pytest.mark.parametrize("shape", [(300, 20), (20, 90)])
-def test_conjugate_gradients_end_where_the_factor_does(monkeypatch, intercept, alpha, shape):
+def test_conjugate_gradients_end_where_the_factor_does(intercept, alpha, shape):
     F = make_objective(*shape, alpha=alpha or 1e-9, intercept=intercept)
     exact = minimise(F, np.zeros_like(F.ridge), tol=1e-14, max_iter=50)
     found = quadratic._conjugate_gradients(

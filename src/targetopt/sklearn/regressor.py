@@ -133,12 +133,16 @@ class SSORegressor(RegressorMixin, LinearSSO):  # type: ignore[misc]
         weights = self._check_weights(sample_weight, X)
         y, X = np.asarray(y, dtype=np.float64), solvable(X)
         shape = (*y.shape[1:], X.shape[1] + bool(self.fit_intercept))
-        if start is not None and start.shape != shape:
+        past = start if memory is None else memory
+        if past is not None and past.shape != shape:
             if memory is not None:
-                raise BadArgument(
-                    f"partial_fit got y with shape {y.shape}, but earlier rows had {start.shape[:-1] or 'one'} "
-                    "outputs; give as many columns as before, or call fit to begin anew"
+                now, earlier = (1 if len(each) == 1 else each[0] for each in (shape, past.shape))
+                changed = (
+                    f"y has {now} columns, and earlier rows had {earlier}; give as many columns as before"
+                    if now != earlier
+                    else "fit_intercept was changed after earlier rows; set it back"
                 )
+                raise BadArgument(f"partial_fit: {changed}, or call fit to begin anew")
             start = None
         if y.ndim == 1:
             theta = self._fit_output(X, y, weights, start, memory, reset)

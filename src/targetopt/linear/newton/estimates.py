@@ -8,6 +8,8 @@ import numpy as np
 
 EPS = float(np.finfo(np.float64).eps)
 MARGIN = 2.0  # what an estimate of the gap may be wrong by when it has become small
+ROUNDING_SHARE = 1e-13  # a difference of values of F this small, relative to F, may be rounding
+SHRINKS = 0.25  # how far a step with the Hessian's factor must reduce ∇F·M⁻¹∇F to be believed
 
 
 def steps_left(decreases: list[float], goal: float) -> float:

@@ -24,14 +24,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from targetopt.linear.newton.estimates import EPS, MARGIN, steps_left, still_to_come
+from targetopt.linear.newton.estimates import (
+    EPS,
+    MARGIN,
+    ROUNDING_SHARE,
+    SHRINKS,
+    steps_left,
+    still_to_come,
+)
 from targetopt.linear.newton.metrics import Diagonal, Dual, Flat, Metric, product_cost
 from targetopt.linear.newton.objective import Array, PenalisedLoss, Point
 
 TRIED = 3  # steps of conjugate gradients before their rate is believed
 MOST_REFINING = 6  # solves with a factor; two are usual
-SHRINKS = 0.25  # how far one of them must reduce ∇F·M⁻¹∇F to be believed
-ROUNDING_SHARE = 1e-13  # values of F that differ by less, relatively, may be the same
 
 
 class Solved(NamedTuple):

@@ -34,7 +34,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from targetopt.linear.newton import quadratic
-from targetopt.linear.newton.estimates import EPS, MARGIN, steps_left, still_to_come
+from targetopt.linear.newton.estimates import (
+    EPS,
+    MARGIN,
+    ROUNDING_SHARE,
+    SHRINKS,
+    steps_left,
+    still_to_come,
+)
 from targetopt.linear.newton.metrics import Diagonal, Metric, cheapest_metric
 from targetopt.linear.newton.objective import Array, PenalisedLoss, Point
 from targetopt.linear.newton.search import line_search
@@ -42,10 +49,8 @@ from targetopt.linear.newton.subspace import Subspace, newton_step
 from targetopt.linear.newton.tangents import approach
 
 ROUNDING = 4 * EPS  # a smaller tolerance than this means "to rounding"
-ROUNDING_SHARE = 1e-13  # a promised decrease this small, relative to F, may be rounding
 MOST_POLISHING = 6  # Newton steps at the end; two are usual
 NEARBY = 0.4  # the curvature of no loss changes by more than this part: the model is the function
-SHRINKS = 0.25  # how far one of them must reduce ∇F·M⁻¹∇F to be believed
 
 
 @dataclass(frozen=True)
