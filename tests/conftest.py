@@ -11,6 +11,8 @@ from typing import Any, ClassVar
 
 import pytest
 
+from lanes import share_out
+
 # Two workers on two cores: threads of theirs would only get in each other's way. Before torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Some virtual processors announce AMX and cannot execute it: bfloat16 layers of torch then end the process.
@@ -72,7 +74,9 @@ def pytest_collection() -> Iterator[None]:
         gc.enable()
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest leaves out what is slow
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    share_out(items)
     for item in items:
         if "real_data" in getattr(item, "fixturenames", ()):
             item.add_marker("real_data")

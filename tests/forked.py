@@ -1,7 +1,12 @@
-"""A process of its own for what needs one but no fresh start: a fork of this one, which has imported everything."""
+"""A process of its own for what needs one but no fresh start: a fork of this one, which has imported everything.
+
+``Forked(command, "run", "grid.toml")`` is the command ``targetopt run grid.toml``. Its workers are forked from the
+process that those of this one are forked from. Other tests start the command afresh, as a user does.
+"""
 
 from __future__ import annotations
 
+import multiprocessing.forkserver
 import os
 import signal
 import sys
@@ -11,6 +16,9 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
+from targetopt.lab.cli.main import main
+from targetopt.lab.run import origin
+
 
 class Forked:
     """A process that calls a function; ``said`` is the stream of what it prints, ended or not.
@@ -19,6 +27,8 @@ class Forked:
     """
 
     def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
+        if function is command:
+            origin.started()
         mine, its = os.pipe()
         with warnings.catch_warnings():
             # of threads, which exist in this process alone: the child takes no lock of theirs
@@ -34,10 +44,23 @@ class Forked:
         """With SIGKILL, which nobody can answer."""
         os.kill(self.pid, signal.SIGKILL)
 
+    def poll(self) -> int | None:
+        """As `wait`, but None as long as it has not ended."""
+        return self._ended(os.WNOHANG)
+
     def wait(self) -> int:
-        """0 if the function has returned, 1 if it has raised, minus the signal that ended it."""
+        """0 if the function has returned, 1 if it has raised, minus the signal that ended it.
+
+        After `SystemExit` it is the code of that, as for any process.
+        """
+        code = self._ended(0)
+        assert code is not None
+        return code
+
+    def _ended(self, options: int) -> int | None:
         if self._code is None:
-            self._code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+            pid, status = os.waitpid(self.pid, options)
+            self._code = os.waitstatus_to_exitcode(status) if pid else None
         return self._code
 
     def __enter__(self) -> Forked:
@@ -60,6 +83,16 @@ def forked(function: Callable[..., Any], *arguments: Any, code: int = 0) -> str:
     return said
 
 
+def command(*words: str) -> None:
+    """``targetopt WORDS…``, for `Forked` alone; in a process group of its own, as a shell starts it."""
+    os.setsid()
+    # It is the parent's child, so that only the parent can wait for it and see that it is there.
+    server = multiprocessing.forkserver
+    server.ensure_running = server._forkserver.ensure_running = lambda: None  # type: ignore[attr-defined]
+    sys.argv = ["targetopt", *words]
+    main()
+
+
 def _be_child(out: int, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
     """Leave the process at once, without the parent's clean-up."""
     status = 1
@@ -69,6 +102,8 @@ def _be_child(out: int, function: Callable[..., Any], arguments: tuple[Any, ...]
         sys.stdout = sys.stderr = os.fdopen(out, "w", encoding="utf-8")
         function(*arguments)
         status = 0
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException:  # whatever it is, it is the parent's to tell
         traceback.print_exc()
     finally:

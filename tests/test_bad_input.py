@@ -399,6 +399,7 @@ TABLE += [(case, parts) for case in IN_THE_INNER_LOOP for parts in PARTS if part
 
 
 @pytest.mark.parametrize(("case", "parts"), TABLE)
+@pytest.mark.product(3, each=1)
 def test_an_error_says_what_to_do_and_changes_nothing(case: str, parts: str) -> None:
     act, error, words = CASES[case]
     run = Run(*PARTS[parts])

@@ -171,6 +171,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("rule", "solver", "problem", "dtype"), CASES)
+@pytest.mark.product(3)
 def test_reaches_the_known_minimum(rule, solver, problem, dtype):
     instance = PROBLEMS[problem](dtype)
     row = RULES[rule]
@@ -208,6 +209,7 @@ MONOTONE = [name for name, row in RULES.items() if row.rule.monotone and "mlp" i
 @pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("rule", MONOTONE)
 @pytest.mark.parametrize("steps", [25, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.product(3)
 def test_full_batch_loss_never_increases(rule, solver, problem, steps):
     """The surrogate is an upper bound for η ≤ 1/L, so steps of any decrease go down."""
     if solver == "Exact" and problem == "mlp":

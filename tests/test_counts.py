@@ -77,6 +77,7 @@ def counts(report: to.Counts) -> dict[str, int]:
 
 
 @pytest.mark.parametrize(("rule", "solver"), MATRIX)
+@pytest.mark.product(3)
 def test_every_call_is_reported(rule: str, solver: str) -> None:
     p = problem(rule, solver)
     opt = optimiser(p.model, rule, solver)

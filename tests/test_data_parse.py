@@ -163,7 +163,9 @@ def test_a_file_agrees_with_scikit_learn(tmp_path: Path) -> None:
     assert data.fingerprint == LabelledMatrix.canonical(sp.csr_array(X), y).fingerprint
 
 
-@pytest.mark.parametrize("name", ["mushrooms", "ijcnn1", "rcv1-v2-subset"])
+@pytest.mark.parametrize(
+    "name", ["mushrooms", "ijcnn1", pytest.param("rcv1-v2-subset", marks=pytest.mark.slow)]
+)
 def test_real_files_agree_with_scikit_learn(name: str, real_data) -> None:
     dataset, path = find(name), real_data(name)
     data = parse_text(read_text(path, limit=dataset.text_limit), columns=dataset.columns)

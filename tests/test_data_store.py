@@ -187,7 +187,9 @@ def test_the_catalogue_is_honest() -> None:
         find("mnist")
 
 
-@pytest.mark.parametrize("name", ["mushrooms", "ijcnn1", "rcv1-v2-subset"])
+@pytest.mark.parametrize(
+    "name", ["mushrooms", "ijcnn1", pytest.param("rcv1-v2-subset", marks=pytest.mark.slow)]
+)
 def test_a_directory_of_real_files_is_a_data_directory(name: str, real_data) -> None:
     path = real_data(name)
     loaded = load(find(name), data_dir=path.parent)

@@ -192,6 +192,7 @@ def test_analysis_surrogate_has_no_bias_over_the_batches(seed, eta):
     ids=lambda inner: type(inner).__name__,
 )
 @pytest.mark.parametrize("name", EUCLIDEAN_RULES)
+@pytest.mark.product(3)
 def test_duplicating_every_example_changes_no_iterate(name, inner, seed):
     g = generator(seed)
     x, y = torch.randn(5, 3, generator=g, dtype=F64), torch.randint(2, (5,), generator=g)

@@ -20,6 +20,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import forked
+from forked import Forked
 from targetopt.lab import Experiment, RunConfig, Store, StoreError, expand, problems, run
 from targetopt.lab.report import page
 from targetopt.lab.run import checkpoints, tuning
@@ -741,8 +743,7 @@ def test_the_status_of_many_runs_needs_neither_torch_nor_much_memory(
 def test_status_is_right_while_runs_end(tmp_path: Path) -> None:
     """Every run is always counted once: as waiting, as running, or as ended."""
     spec, out = slow_spec(tmp_path), tmp_path / "out"
-    words = command(spec, out, "--jobs", "2")
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as runner:
+    with Forked(forked.command, "run", str(spec), "--out", str(out), "--jobs", "2") as runner:
         wait_until(lambda: (out / "plan.json").exists())
         looks = 0
         while runner.poll() is None:
@@ -750,4 +751,5 @@ def test_status_is_right_while_runs_end(tmp_path: Path) -> None:
             assert sum(map(int, counts)) == 4
             looks += 1
             time.sleep(0.05)  # the runner and others want the processor, too
+        assert runner.wait() == 0, runner.said.read()
         assert looks > 5

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from forked import Forked, command
 from targetopt.lab import Experiment, Store, expand, run
 from targetopt.lab.run import local
 
@@ -62,14 +63,17 @@ def digests(directory: Path) -> dict[str, str]:
     return found
 
 
-def command(spec: Path, out: Path, *options: str) -> list[str]:
-    words = ["run", str(spec), "--out", str(out), *(options or ("--jobs", "2"))]
+def asked(spec: Path, out: Path, *options: str) -> list[str]:
+    return ["run", str(spec), "--out", str(out), *(options or ("--jobs", "2"))]
+
+
+def fresh(words: list[str]) -> list[str]:
     return [sys.executable, "-m", "targetopt", *words]
 
 
 def started(words: list[str], **options: object) -> subprocess.Popen[str]:
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    return subprocess.Popen(words, **{**pipes, **options})
+    return subprocess.Popen(fresh(words), **{**pipes, **options})
 
 
 @pytest.fixture(scope="module")
@@ -107,15 +111,15 @@ def test_killed_again_and_again_the_numbers_are_those_of_an_undisturbed_run(
     reader = watch(out)
     kills = 0
     while kills < times:
-        runner = started(command(spec, out, "--jobs", "2", "--checkpoint-seconds", "0"))
-        while not list((out / "locks").glob("*")) and runner.poll() is None:
-            time.sleep(0.01)
-        deadline = time.monotonic() + dice.uniform(0.0, 0.4)
-        while time.monotonic() < deadline:
-            next(reader)
-        assert runner.poll() is None or len(finished) == 12, runner.communicate()[0]
-        runner.kill()
-        runner.communicate()
+        with Forked(
+            command, *asked(spec, out, "--jobs", "2", "--checkpoint-seconds", "0")
+        ) as runner:
+            while not list((out / "locks").glob("*")) and runner.poll() is None:
+                time.sleep(0.01)
+            deadline = time.monotonic() + dice.uniform(0.0, 0.4)
+            while time.monotonic() < deadline:
+                next(reader)
+            assert runner.poll() is None or len(finished) == 12, runner.said.read()
         kills += 1
         for name in Store(out).ended():
             stamp = Store(out).manifest_path(name).stat().st_mtime_ns
@@ -129,9 +133,9 @@ def test_killed_again_and_again_the_numbers_are_those_of_an_undisturbed_run(
 
 def test_two_runners_share_the_work(spec: Path, undisturbed: Path, tmp_path: Path) -> None:
     out = tmp_path / "together"
-    runners = [started(command(spec, out)) for _ in range(2)]
-    outputs = [runner.communicate()[0] for runner in runners]
-    assert [runner.returncode for runner in runners] == [0, 0], outputs
+    with Forked(command, *asked(spec, out)) as first, Forked(command, *asked(spec, out)) as second:
+        outputs = [runner.said.read() for runner in (first, second)]
+        assert [first.wait(), second.wait()] == [0, 0], outputs
     assert all("12 runs: 12 done" in output for output in outputs)
     assert digests(out) == digests(undisturbed)
     attempts = [Store(out).manifest(name)["attempt"] for name in Store(out).ended()]
@@ -159,7 +163,7 @@ def test_ctrl_c_stops_at_checkpoints_and_says_how_to_go_on(
     out = tmp_path / "interrupted"
     slow = tmp_path / "slow.toml"
     slow.write_text(SPEC.replace("pause = 0.005", "pause = 0.5").replace("seeds = 2", "seeds = 1"))
-    runner = started(command(slow, out), start_new_session=True)
+    runner = started(asked(slow, out), start_new_session=True)
     while len(list((out / "locks").glob("*"))) < 2 and runner.poll() is None:
         time.sleep(0.01)
     time.sleep(0.7)
@@ -234,7 +238,7 @@ def test_a_full_disk_is_told_and_loses_no_finished_run(
         str(disk),
         str(kept),
         str(out),
-        *command(spec, out, "--jobs", "1", "--checkpoint-seconds", "0"),
+        *fresh(asked(spec, out, "--jobs", "1", "--checkpoint-seconds", "0")),
     ]
     result = _mounted(script, *words)
     assert result.returncode == 1, result.stdout + result.stderr
@@ -257,7 +261,7 @@ def test_a_read_only_directory_is_told_before_anything_runs(
     victim = Store(copy).ended()[0]
     Store(copy).manifest_path(victim).unlink()
     script = 'mount --bind "$1" "$1"; mount -o remount,ro,bind "$1"; shift; "$@"'
-    result = _mounted(script, str(copy), *command(spec, copy))
+    result = _mounted(script, str(copy), *fresh(asked(spec, copy)))
     assert result.returncode == 1, result.stdout + result.stderr
     assert "the file system is read-only. Choose a writable --out directory" in result.stderr
     assert "Traceback" not in result.stderr
@@ -304,7 +308,7 @@ def test_ray_gives_the_numbers_of_the_local_executor_and_outlives_a_crash(
     crashing = runs[-1].id
     chosen = [word for name in (crashing, *healthy) for word in ("--only", name)]
     out = tmp_path / "ray"
-    runner = started(command(spec, out, "--jobs", "2", "--executor", "ray", *chosen))
+    runner = started(asked(spec, out, "--jobs", "2", "--executor", "ray", *chosen))
     output = runner.communicate()[0]
     assert runner.returncode == 1, output
     assert "13 runs: 12 done, 1 failed" in output

@@ -57,3 +57,19 @@ def test_importing_the_estimators_loads_no_torch() -> None:
     code = "import sys, targetopt.sklearn; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_saving_and_reading_a_run_loads_neither_torch_nor_pandas(tmp_path: Path) -> None:
+    """Every worker would import pandas, for a second, before its first run could end."""
+    pytest.importorskip("pandas")
+    code = (
+        "import sys\nfrom targetopt.lab.store.directory import AXES, Store\n"
+        "store = Store(sys.argv[1])\nstore.prepare()\n"
+        "rows = [{**dict.fromkeys(AXES, n), 'loss': n / 3} for n in range(4)]\n"
+        "store.save({'id': '0' * 16}, rows)\n"
+        "print(store._columns('0' * 16)['loss'].tolist() == [n / 3 for n in range(4)])\n"
+        "print({'torch', 'pandas'} & set(sys.modules))"
+    )
+    words = [sys.executable, "-c", code, str(tmp_path)]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert done.stdout == "True\nset()\n"

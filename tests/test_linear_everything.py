@@ -133,6 +133,7 @@ PAIRED = {"numpy": [(0.0, "csr"), (0.05, "dense")], "numba": [(0.0, "csr")]}
 
 @pytest.mark.parametrize(("rule", "inner"), CASES)
 @pytest.mark.parametrize("which", BACKENDS)
+@pytest.mark.product(3, but=("which",))
 def test_fit_is_looping_over_steps(which, rule, inner):
     compiled = which == "numba" and rule in KERNELS and inner not in ("gauss-newton", "adam")
     the_same(which, rule, inner, PRODUCT if compiled else PAIRED[which])
@@ -211,6 +212,7 @@ class Bare(to.losses.Squared):
 @pytest.mark.parametrize("which", BACKENDS)
 @pytest.mark.parametrize("rule", registry.rules)
 @pytest.mark.parametrize("inner", [to.Armijo(3), to.LBFGS(max_steps=1), to.Exact()])
+@pytest.mark.product(3, but=("which",))
 def test_batches_without_a_gradient(which, rule, inner):
     if rule in CURVED and isinstance(inner, to.Exact):
         inner = to.LBFGS(max_steps=5)

@@ -91,6 +91,7 @@ def forty_steps(place, inner):
 @pytest.mark.parametrize("name", BACKENDS)
 @pytest.mark.parametrize("rule", range(len(RULES)), ids=lambda p: type(RULES[p][0]).__name__)
 @pytest.mark.parametrize("inner", range(len(INNERS)), ids=lambda p: type(INNERS[p]).__name__)
+@pytest.mark.product(3, but=("name",))
 def test_same_iterates_as_sso(name, rule, inner):
     options, expected, totals = forty_steps(rule, inner)
     with backend.use(name):
@@ -275,6 +276,7 @@ every_baseline = pytest.mark.parametrize(
 @pytest.mark.parametrize("weight_decay", [0.0, 1e-2])
 @pytest.mark.parametrize("batch_size", [7, 60])
 @every_baseline
+@pytest.mark.product(2)
 def test_baselines_are_those_of_torch(name, weight_decay, batch_size, baseline, lr):
     X, y = data()
     schedule = to.schedules.inverse_sqrt()

@@ -105,6 +105,7 @@ def assert_same(model, X, surrogate, inner, decay, form, name, state=None):
         (5, 4, 3, "block"),
     ],
 )
+@pytest.mark.product(4, but=("name",))
 def test_same_as_autograd(name, form, inner, decay, n, d, k, metric):
     exact = isinstance(inner, to.Exact)
     if exact and metric == "block" and form == "dual":

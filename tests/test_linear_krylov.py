@@ -143,7 +143,9 @@ def test_a_gradient_of_zero_moves_by_weight_decay_alone():
         assert_same(solved("numba", *arguments), solved("numpy", *arguments))
 
 
-@pytest.mark.parametrize("data", ["mushrooms", "ijcnn1", "rcv1-v2-subset"])
+@pytest.mark.parametrize(
+    "data", ["mushrooms", "ijcnn1", pytest.param("rcv1-v2-subset", marks=pytest.mark.slow)]
+)
 def test_real_data_hundred_long_steps(real_data, data):
     """1e-9 over 20 outer steps of 300 inner ones, on both backends (the paper's data)."""
     from sklearn.datasets import load_svmlight_file

@@ -179,6 +179,7 @@ def test_lr_may_be_a_tensor_and_may_be_set_by_hand() -> None:
 
 
 @pytest.mark.parametrize(("rule", "solver"), MATRIX)
+@pytest.mark.product(3)
 def test_a_deep_copy_of_model_and_optimiser_goes_its_own_way(rule: str, solver: str) -> None:
     p = problem(rule, solver)
     opt = optimiser(p.model, rule, solver)
@@ -200,6 +201,7 @@ def test_a_deep_copy_of_model_and_optimiser_goes_its_own_way(rule: str, solver: 
 
 
 @pytest.mark.parametrize(("rule", "solver"), MATRIX)
+@pytest.mark.product(3)
 def test_the_whole_optimiser_can_be_pickled(rule: str, solver: str) -> None:
     p = problem(rule, solver)
     opt = optimiser(p.model, rule, solver, schedule=to.schedules.exponential(10))
@@ -390,6 +392,7 @@ ALIASES = {
 @pytest.mark.parametrize("weight_decay", [0.0, 0.2])
 @pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("alias", ALIASES)
+@pytest.mark.product(3)
 def test_targets_and_gradients_that_share_memory(
     alias: str, solver: str, weight_decay: float
 ) -> None:
@@ -421,6 +424,7 @@ def default_device(name: str) -> Iterator[None]:
 
 @pytest.mark.parametrize("solver", ["gd", "armijo", "lbfgs", "gauss-newton", "exact", "torch-sgd"])
 @pytest.mark.parametrize("rule", RULES)
+@pytest.mark.product(3)
 def test_every_tensor_is_made_where_the_parameters_are(rule: str, solver: str) -> None:
     """Parameters on one device, torch's default another: a tensor made without a device would fail."""
     p = problem(rule, solver)
@@ -508,6 +512,7 @@ def test_step_hooks_run_once_per_outer_step() -> None:
 
 
 @pytest.mark.parametrize(("rule", "solver"), MATRIX)
+@pytest.mark.product(3)
 def test_no_grad_around_a_step_changes_nothing(rule: str, solver: str) -> None:
     reports = []
     for grad in (True, False):

@@ -7,8 +7,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from functools import lru_cache
@@ -18,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+from forked import Forked, command
 from targetopt.lab import Experiment, Store
 from targetopt.lab.cli.main import make
 from targetopt.lab.run.economy import economy, total
@@ -299,15 +298,12 @@ def test_ctrl_c_says_how_far_every_figure_is(tmp_path: Path) -> None:
         "--out",
         str(tmp_path),
     ]
-    runner = subprocess.Popen(
-        [sys.executable, "-m", "targetopt", *words],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
-    )  # fmt: skip
-    while not Store(tmp_path).ended() and runner.poll() is None:
-        time.sleep(0.05)
-    os.killpg(runner.pid, signal.SIGINT)
-    output, _ = runner.communicate(timeout=600)
-    assert runner.returncode == 130, output
+    with Forked(command, *words) as runner:
+        while not Store(tmp_path).ended() and runner.poll() is None:
+            time.sleep(0.05)
+        os.killpg(runner.pid, signal.SIGINT)
+        output = runner.said.read()
+        assert runner.wait() == 130, output
     line = next(line for line in output.splitlines() if line.startswith("Stopped."))
     counts = re.findall(r"(fig\S+): (\d+) of (\d+)", line)
     assert [name for name, _, _ in counts] == ["fig2-rcv1", "figA-svrg"]

@@ -194,6 +194,7 @@ def test_matrix_factorisation_reaches_its_known_minimum(rank: int) -> None:
 
 @pytest.mark.parametrize("name", LIBSVM)
 @pytest.mark.parametrize("loss", ["squared", "logistic"])
+@pytest.mark.product(2, each=1)
 def test_libsvm_problems(name: str, loss: str, real_data, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TARGETOPT_DATA", str(real_data(name).parent))
     problem = problems.get(name, loss=loss, bias=True, weight_decay=1e-2)

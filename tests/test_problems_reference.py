@@ -204,7 +204,7 @@ def test_an_unresolved_minimum_is_not_subtracted(monkeypatch) -> None:
         ("mushrooms", {"loss": "squared"}, None),
         ("ijcnn1", {}, None),
         ("ijcnn1", {"loss": "squared", "bias": True}, None),
-        ("rcv1-v2-subset", {}, 0.0),
+        pytest.param("rcv1-v2-subset", {}, 0.0, marks=pytest.mark.slow),
         ("rcv1-v2-subset", {"weight_decay": 1e-4}, None),
     ],
 )

@@ -93,7 +93,7 @@ assert ("memory" in run.state_dict()) == (backend.name() == "numba")
         text=True,
         cwd=tmp_path,
         check=False,
-        env={"PYTHONPATH": ":".join(sys.path), "NUMBA_CACHE_DIR": ""},
+        env={"PYTHONPATH": ":".join(sys.path), "NUMBA_CACHE_DIR": "", "OMP_NUM_THREADS": "1"},
     )
     assert done.returncode == 0, done.stderr
     for before, after in re.findall(r"(\d+\.\d+) -> (\d+\.\d+)", done.stdout):

@@ -47,6 +47,7 @@ def exit_code(context: ForkServerContext, target: Callable[..., object], *args: 
 
 
 @pytest.mark.parametrize(("rule", "solver"), MATRIX)
+@pytest.mark.product(3)
 def test_a_killed_run_resumes_bitwise(processes, rule: str, solver: str, tmp_path) -> None:
     events = run(rule, solver, tmp_path / "whole.pt")
     moment = random.Random(f"{rule} {solver}").randint(2, events - 1)
@@ -68,6 +69,7 @@ def test_every_moment_of_a_run_may_be_its_last(processes, tmp_path) -> None:
 
 
 @pytest.mark.parametrize(("rule", "solver"), MATRIX)
+@pytest.mark.product(3)
 def test_loading_a_state_repeats_the_reports(rule: str, solver: str) -> None:
     p = problem(rule, solver)
     opt = optimiser(p.model, rule, solver, schedule=to.schedules.inverse_sqrt())
@@ -89,6 +91,7 @@ def test_loading_a_state_repeats_the_reports(rule: str, solver: str) -> None:
 
 
 @pytest.mark.parametrize(("rule", "solver"), MATRIX)
+@pytest.mark.product(3)
 def test_a_state_dict_is_not_changed_by_later_steps(rule: str, solver: str) -> None:
     """In memory too: a kept state_dict must not follow the optimiser (or the one that loaded it)."""
     p = problem(rule, solver)

@@ -43,17 +43,14 @@ def real(path):
 
 
 LARGE = "rcv1-v2-subset"
-SLOW = (
-    pytest.mark.slow
-)  # on the large set each alpha comes with one of the two in the ordinary lane
-
+SLOW = pytest.mark.slow
 
 @pytest.mark.parametrize(
     ("name", "fit_intercept", "alpha"),
     [
         *itertools.product(["mushrooms", "ijcnn1"], [False, True], ["1/n", 1e-6]),
         (LARGE, False, "1/n"),
-        (LARGE, True, 1e-6),
+        pytest.param(LARGE, True, 1e-6, marks=SLOW),
         pytest.param(LARGE, False, 1e-6, marks=SLOW),
         pytest.param(LARGE, True, "1/n", marks=SLOW),
     ],

@@ -249,7 +249,7 @@ class Store:
             # not the path itself, for which pyarrow would look up a file system each time.
             content = pa.BufferReader(path.read_bytes())
             table = pq.ParquetFile(content).read(use_threads=False)
-            return {name: table.column(name).to_numpy() for name in table.column_names}
+            return {name: numbers(table.column(name)) for name in table.column_names}
         except (OSError, ValueError, KeyError, pa.ArrowException) as error:
             raise StoreError(
                 f"cannot read {path}: {error}. Delete {self.manifest_path(run).name} beside it and "
@@ -278,11 +278,27 @@ def to_table(run: str, rows: Sequence[Row]) -> pa.Table:
     columns = {}
     for name in (*AXES, *(metrics or ["loss"])):
         if name in ("step", *COUNTS):
-            columns[name] = pa.array([int(row[name]) for row in rows], pa.int64())
+            columns[name] = _column(np.array([int(row[name]) for row in rows], np.int64))
         else:
             values = [float(row.get(name, float("nan"))) for row in rows]
-            columns[name] = pa.array(values, pa.float64())
+            columns[name] = _column(np.array(values, np.float64))
     return pa.table(columns).replace_schema_metadata({"run": run})
+
+
+def _column(values: NDArray[Any]) -> pa.Array:
+    """These numbers, as ``pa.array`` would take them; that imports pandas where it is installed, for a second."""
+    kind = pa.from_numpy_dtype(values.dtype)
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
+
+
+def numbers(column: pa.ChunkedArray) -> NDArray[Any]:
+    """The numbers of a column, as its ``to_numpy`` gives them; that imports pandas where it is installed."""
+    if column.null_count or column.type not in (pa.int64(), pa.float64()):
+        return np.asarray(column.to_numpy())
+    kind = np.dtype(str(column.type))
+    chunks = [chunk for chunk in column.chunks if len(chunk)]
+    parts = [np.frombuffer(c.buffers()[1], kind, len(c), 8 * c.offset) for c in chunks]
+    return np.concatenate(parts) if parts else np.empty(0, kind)
 
 
 def to_json(manifest: Manifest) -> bytes:
@@ -295,5 +311,5 @@ def digest(table: pa.Table) -> str:
     for name in table.column_names:
         if not is_clock(name):
             content.update(name.encode() + b"\0")
-            content.update(table.column(name).to_numpy().tobytes())
+            content.update(numbers(table.column(name)).tobytes())
     return content.hexdigest()[:16]
