@@ -41,7 +41,7 @@ def chosen(cases: Sequence[tuple[Hashable, ...]], one_in: int, each: int = 2) ->
     >>> ["".join(case) for case, keep in zip(product, chosen(product, 3, each=1)) if keep]
     ['ax', 'bz', 'cy']
     >>> sum(chosen(product, 3)), sum(chosen(product + [("d", "x")], 3, each=1))
-    (6, 4)
+    (7, 4)
     """
     places: dict[tuple[int, Hashable], int] = {}
     known: Counter[int] = Counter()

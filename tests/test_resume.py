@@ -27,15 +27,14 @@ from resume_runs import (
     spectral_run,
     tell_and_go_on,
 )
+from targetopt.lab.run import origin
 
 
 @pytest.fixture(scope="module")
 def processes() -> ForkServerContext:
-    """Real processes, forked from a server that has imported torch once."""
-    context = multiprocessing.get_context("forkserver")
-    # (torch._dynamo: the first optimiser of a process imports it, for seconds)
-    context.set_forkserver_preload(["pytest", "targetopt", "torch._dynamo"])
-    return context
+    """Real processes, forked from the one that has imported torch for the laboratory's workers."""
+    origin.started()
+    return multiprocessing.get_context("forkserver")
 
 
 def exit_code(context: ForkServerContext, target: Callable[..., object], *args: object) -> int:

@@ -45,6 +45,7 @@ def real(path):
 LARGE = "rcv1-v2-subset"
 SLOW = pytest.mark.slow
 
+
 @pytest.mark.parametrize(
     ("name", "fit_intercept", "alpha"),
     [
