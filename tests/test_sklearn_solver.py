@@ -133,7 +133,7 @@ def test_hessians_by_pairs_of_entries_and_by_blocks_of_rows(monkeypatch, kind, i
 
 
 def test_spare_arrays_are_never_those_in_use():
-    F = make_objective("logistic", 30, 3, np.random.default_rng(17))
+    F = make_objective("logistic", 5000, 3, np.random.default_rng(17))
     first = F.at(np.full(4, 0.1))
     kept = [first.at.values.copy(), first.at.gradient.copy(), first.at.metric.copy()]
     for size in range(5):

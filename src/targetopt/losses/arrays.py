@@ -54,11 +54,15 @@ class OnArrays:
 
     def curve(self, metric: Array, u: Array) -> Array:
         """W_i u_i for the ``metric`` of `evaluate`; ``u`` may have leading axes."""
+        if metric.ndim == 1:  # one output, for which W_i is a number
+            return np.multiply(metric, u, out=self.spare.take(u.shape))
         curved: Array = self.loss.curve(torch.from_numpy(metric), torch.from_numpy(u)).numpy()
         return curved
 
     def diagonal(self, metric: Array) -> Array:
         """The diagonal of each W_i, shaped like the targets."""
+        if metric.ndim == 1:
+            return metric
         diagonal: Array = self.loss.diagonal(torch.from_numpy(metric)).numpy()
         return diagonal
 

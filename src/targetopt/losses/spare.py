@@ -6,6 +6,7 @@ times as long as adding them up, measured on a virtual machine; a third of the t
 
 from __future__ import annotations
 
+from math import prod
 from sys import getrefcount
 
 import numpy as np
@@ -19,20 +20,23 @@ UNUSED = (
     3  # references to an array that nobody else holds: the list's, the loop's and the question's
 )
 
+SMALL = 4096
+"""Numbers of an array up to which fresh memory costs less than looking for a spare one: it is never given back."""
+
 
 class Spare:
     """Arrays by their shape. `take` gives one that nobody holds any more, so nothing in use is written to.
 
-    Views of an array, and torch tensors made of it, hold it too. One thread at a time.
+    Views of an array, and torch tensors made of it, hold it too. Small arrays are always fresh. One thread at a time.
 
     Example:
         >>> spare = Spare()
-        >>> first = spare.take((3,))
-        >>> spare.take((3,)) is first
+        >>> first = spare.take((10_000,))
+        >>> spare.take((10_000,)) is first
         False
         >>> second = id(first)
         >>> del first
-        >>> id(spare.take((3,))) == second
+        >>> id(spare.take((10_000,))) == second
         True
     """
 
@@ -41,6 +45,8 @@ class Spare:
 
     def take(self, shape: tuple[int, ...]) -> Array:
         """An array of this shape with anything in it."""
+        if prod(shape) <= SMALL:
+            return np.empty(shape)
         held = self._arrays.setdefault(shape, [])
         for array in held:
             if getrefcount(array) == UNUSED:
@@ -49,7 +55,7 @@ class Spare:
         return held[-1]
 
     def like(self, z: Tensor) -> Tensor | None:
-        """The same as a tensor; None if ``z`` is not float64 in main memory."""
-        if z.dtype is not torch.float64 or z.device.type != "cpu":
+        """The same as a tensor; None if ``z`` is small, or not float64 in main memory."""
+        if z.numel() <= SMALL or z.dtype is not torch.float64 or z.device.type != "cpu":
             return None
         return torch.from_numpy(self.take(tuple(z.shape)))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.base import RegressorMixin, clone
+from sklearn.base import RegressorMixin
 from sklearn.utils.validation import validate_data
 
 from targetopt.errors import BadArgument
@@ -193,7 +193,9 @@ class SSORegressor(RegressorMixin, LinearSSO):  # type: ignore[misc]
     ) -> Array:
         """θ of one output, the intercept last."""
         if self.loss == "huber":
-            self.delta_ = self._straight_beyond(X, y, weights, reset)
+            self.delta_ = self._straight_beyond(reset)
+            if not self.delta_:
+                self.delta_, start = self._narrowed(X, y, weights, start)
         unit, loss = self._loss(y)
         start = start if start is None else start / unit
         return unit * self._solve(X, loss, (), weights, start, memory, shared)
@@ -234,27 +236,35 @@ class SSORegressor(RegressorMixin, LinearSSO):  # type: ignore[misc]
             return 1.0, Poisson(torch.from_numpy(y))
         raise BadArgument(f"loss={self.loss!r} must be 'squared', 'huber' or 'poisson'")
 
-    def _straight_beyond(self, X: Any, y: Array, weights: Array, first: bool) -> float:
-        """delta as a number; what ``"auto"`` found stays for later calls of ``partial_fit``."""
+    def _straight_beyond(self, first: bool) -> float:
+        """delta as a number, 0 if it is still to be found; ``partial_fit`` keeps what its first call found."""
         if self.delta != "auto":
             check_number("delta", self.delta, "it is a distance in units of y, or 'auto'")
             if self.delta == 0:
                 raise BadArgument("delta=0 would be the absolute loss, which has no curvature")
             return float(self.delta)
-        if not first:
-            return float(self.delta_)
+        return 0.0 if first else float(self.delta_)
+
+    def _narrowed(
+        self, X: Any, y: Array, weights: Array, start: Array | None
+    ) -> tuple[float, Array | None]:
+        """What ``delta="auto"`` is for these rows, and θ of the last fit that looked for it."""
         middle = weighted_median(y, weights)
         wide = STRAIGHT * spread(y - middle, weights) or STRAIGHT * float(np.abs(y - middle).max())
         if not wide:  # y is constant
-            return 1.0
-        rough = clone(self).set_params(warm_start=True)
+            return 1.0, start
+        theta: Array | None = None
         for _ in range(ROUNDS):
-            rough.set_params(delta=wide).fit(X, y, weights)
-            narrow = STRAIGHT * spread(y - rough.predict(X), weights)
+            self.delta_ = wide
+            unit, loss = self._loss(y)
+            theta = theta if theta is None else theta / unit
+            theta = unit * self._solve(X, loss, (), weights, theta, None)
+            z = X @ theta[: X.shape[1]] + (theta[-1] if self.fit_intercept else 0.0)
+            narrow = STRAIGHT * spread(y - z, weights)
             if not 0 < narrow < 0.99 * wide:
                 break
             wide = narrow
-        return wide
+        return wide, theta
 
     def score(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """R² of the prediction; with ``loss="poisson"`` D², the share of the deviance that is explained.

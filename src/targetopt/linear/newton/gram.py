@@ -65,6 +65,8 @@ def gram(objective: PenalisedLoss, X: Any, weights: Array) -> Array:
     It is written to a spare array; only what lies on and below the diagonal is sure to be filled.
     """
     d, spare = int(objective.ridge.shape[0]), objective.loss.spare
+    if not objective.sparse and not (weights == weights[0]).all():
+        return _dense_blocks(X, weights, d, spare)
     if by_pairs(objective, weights.size):
         features = _pairs(X, weights)
     else:
@@ -87,24 +89,41 @@ def _pairs(X: Any, weights: Array) -> Array:
 
 
 def _blocks(X: Any, weights: Array, spare: Spare) -> Array:
+    """Of sparse rows, made dense a block at a time, or of dense rows whose weights are all the same."""
     n, d = X.shape
     H = spare.take((d, d)).T  # by columns, as BLAS has it
-    H[:] = 0.0
-    if not is_sparse(X) and n and (weights == weights[0]).all():  # then rows need not be scaled
+    if not is_sparse(X):  # then rows need not be scaled
         by_rows = X.flags.c_contiguous
+        H[:] = 0.0
         H = blas.dsyrk(weights[0], X.T if by_rows else X, 0.0, H, int(not by_rows), 1, 1)
         return np.asarray(H)
     root = np.sqrt(weights, out=spare.take(weights.shape))
     size = max(1, BLOCK_ENTRIES // max(1, d))
     buffer = spare.take((size, d))
+    H[:] = 0.0
     for start in range(0, n, size):
         part = slice(start, start + size)
         rows = buffer[: min(size, n - start)]
-        if is_sparse(X):
-            X[part].toarray(out=rows)
-            rows *= root[part, None]
-        else:
-            np.multiply(X[part], root[part, None], out=rows)
+        X[part].toarray(out=rows)
+        rows *= root[part, None]
+        H = blas.dsyrk(1.0, rows.T, 1.0, H, 0, 1, 1)
+    return np.asarray(H)
+
+
+def _dense_blocks(X: Any, weights: Array, order: int, spare: Spare) -> Array:
+    """Of dense rows, weighted a block at a time; an intercept is one more column, of ones."""
+    n, d = X.shape
+    H = spare.take((order, order)).T
+    H[:] = 0.0
+    root = np.sqrt(weights, out=spare.take(weights.shape))
+    size = min(n, max(1, BLOCK_ENTRIES // max(1, order)))
+    buffer = spare.take((size, order))
+    for start in range(0, n, size):
+        part = slice(start, start + size)
+        rows = buffer[: min(size, n - start)]
+        np.multiply(X[part], root[part, None], out=rows[:, :d])
+        if order > d:
+            rows[:, d] = root[part]
         H = blas.dsyrk(1.0, rows.T, 1.0, H, 0, 1, 1)
     return np.asarray(H)
 
@@ -180,11 +199,14 @@ def solve(factored: Factor, g: Array) -> Array:
 
 
 def on_diagonal(matrix: Array) -> Array:
-    """A view of the diagonal that may be written to."""
-    view: Array = np.einsum("ii->i", matrix)
+    """A view of the diagonal of a contiguous matrix that may be written to."""
+    by_rows = matrix.T if matrix.flags.f_contiguous else matrix
+    view: Array = by_rows.reshape(-1)[:: matrix.shape[0] + 1]
     return view
 
 
 def inverse(diagonal: Array) -> Array:
     """1/diagonal, and 0 for a column that is empty and not penalised."""
+    if np.minimum.reduce(diagonal, axis=None, initial=np.inf) > SMALLEST:
+        return np.reciprocal(diagonal)
     return np.divide(1.0, diagonal, out=np.zeros_like(diagonal), where=diagonal > SMALLEST)

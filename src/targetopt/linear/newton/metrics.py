@@ -58,9 +58,9 @@ class Metric(ABC):
         self._age: int | None = None
         self._renewals = 0
 
-    def update(self, curvature: Array, steps_left: float) -> None:
+    def update(self, curvature: Array, steps_left: float, *, always: bool = False) -> None:
         """Called once a step, before :meth:`solve`; renews M if that pays."""
-        if self._age is not None and not self.fresh:
+        if self._age is not None and not always:
             self._age += 1
             cost, step = self.price, self._step
             worth = self._age >= self.patience and cost < steps_left * step
@@ -78,8 +78,7 @@ class Metric(ABC):
     @cached_property
     def fresh(self) -> bool:
         """Whether M is the Hessian of F at every step, since it costs so little."""
-        cheap = self.price <= WORTH_RENEWING * self._step
-        return self.exact and not self.objective.loss.majorises and cheap
+        return self.exact and self.price <= WORTH_RENEWING * self._step
 
     @cached_property
     def price(self) -> float:

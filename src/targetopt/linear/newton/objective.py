@@ -65,7 +65,7 @@ class PenalisedLoss:
     def adjoint(self, u: Array) -> Array:
         """Xᵀu, with the intercept's row."""
         out: Array = self.transposed @ u
-        return np.concatenate([out, u.sum(axis=0)[None]]) if self.intercept else out
+        return np.concatenate([out, np.add.reduce(u)[None]]) if self.intercept else out
 
     @cached_property
     def transposed(self) -> Any:

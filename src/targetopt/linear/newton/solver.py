@@ -51,6 +51,10 @@ from targetopt.linear.newton.tangents import approach
 ROUNDING = 4 * EPS  # a smaller tolerance than this means "to rounding"
 MOST_POLISHING = 6  # Newton steps at the end; two are usual
 NEARBY = 0.4  # the curvature of no loss changes by more than this part: the model is the function
+MOSTLY = 0.25  # rows whose loss is curved, as a share, for the curvature to be trusted
+LEAST_CURVED = (
+    0.01  # a row whose loss is straight counts with this part of what majorises its curvature
+)
 
 
 @dataclass(frozen=True)
@@ -92,7 +96,7 @@ def minimise(
     point = objective.at(theta)
     metric = metric or cheapest_metric(objective)
     nothing = EPS * point.value
-    n_iter, gap, stalled = 0, np.inf, False
+    n_iter, gap, stalled, majorises = 0, np.inf, False, objective.loss.majorises
     if objective.loss.quadratic and theta.ndim == 1:
         point, gap, n_iter, diagonal = quadratic.solve(
             objective, point, metric, tol=tol, most=max_iter
@@ -115,15 +119,17 @@ def minimise(
         if not metric.exact and (proven := _proven_gap(objective, gradient)) <= goal:
             gap = proven
             break
-        metric.update(point.at.metric, steps_left(decreases, goal))
+        curvature = _curvature(objective, point) if metric.fresh else point.at.metric
+        newton = metric.fresh and (curvature is not point.at.metric or not majorises)
+        metric.update(curvature, steps_left(decreases, goal), always=newton)
         u = metric.solve(gradient)
         if metric.exact and not polished and 0.5 * float(np.vdot(gradient, u)) <= goal:
             polished = True
             most = max_iter - n_iter + 1
-            point, gap, steps = _polish(objective, point, metric, gradient, u, tol, most)
+            point, gap, steps = _polish(objective, point, metric, gradient, u, tol, most, newton)
             n_iter += steps - 1
             continue
-        if metric.fresh:
+        if newton:
             step = newton_step(objective, point, gradient, u)
         else:
             subspace = subspace or Subspace(objective, point)
@@ -142,6 +148,23 @@ def minimise(
     return Solution(point.theta, point.value, float(gap), diagonal, n_iter, bool(converged))
 
 
+def _curvature(objective: PenalisedLoss, point: Point) -> Array:
+    """What a Hessian that is renewed in every step is computed from: the curvature of the loss, or what majorises it.
+
+    Huber's curvature is 1 or 0, and with it Newton steps reach the minimum of a function that is quadratic in pieces
+    within a few steps. A row without any keeps a small part of its majoriser, so that no column is without curvature.
+    Where too many rows lie on the straight parts the majoriser leads on, which no step can take too far.
+    """
+    majoriser: Array = point.at.metric
+    largest = objective.loss.loss.smoothness
+    if not objective.loss.majorises or largest is None:
+        return majoriser
+    curvature = objective.loss.curvature(point.z)
+    if float(objective.weights @ curvature) < MOSTLY * largest:
+        return majoriser
+    return np.maximum(curvature, LEAST_CURVED * majoriser)
+
+
 def _proven_gap(objective: PenalisedLoss, gradient: Array) -> float:
     """½ ∇F·Λ⁻¹∇F, which F − min F does not exceed; inf where something is not penalised."""
     if objective.intercept or not (objective.ridge > 0).all():
@@ -157,15 +180,16 @@ def _polish(
     u: Array,
     tol: float,
     most: int,
+    newton: bool,
 ) -> tuple[Point, float, int]:
     """Newton steps judged by ∇F·M⁻¹∇F; the last point, the gap there, and the steps made.
 
     A step that does not reduce it is taken back; then M is renewed, once. ½ ∇F·M⁻¹∇F says how far the
     minimum is only where the step to it leaves the curvature of every loss as it is, but for the part
-    `NEARBY`. Elsewhere the gap is not known.
+    `NEARBY`. Elsewhere the gap is not known. ``newton`` says that M is the Hessian, and nothing that majorises it.
     """
-    fresh = objective.loss.majorises
-    if objective.loss.majorises:
+    fresh = majorised = objective.loss.majorises and not newton
+    if majorised:
         metric.renew(objective.loss.curvature(point.z))
         u = metric.solve(gradient)
     square, change, steps = float(np.vdot(gradient, u)), 1.0, 0
@@ -189,7 +213,7 @@ def _polish(
             gradient = objective.gradient(point)
             u = metric.solve(gradient)
             square = float(np.vdot(gradient, u))
-    if objective.loss.majorises:
+    if majorised:
         metric.renew(point.at.metric)
     gap = 0.5 * MARGIN * square if change <= NEARBY else np.inf
     return point, gap, steps

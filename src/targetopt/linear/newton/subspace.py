@@ -88,13 +88,15 @@ def newton_step(objective: PenalisedLoss, point: Point, gradient: Array, u: Arra
     gain = float(np.vdot(gradient, u))
     image = objective.forward(u)
     share = _allowed(point, image)
-    ridge = share * share * float(np.sum(objective.ridge * u * u))
+    ridge = share * share * float(np.vdot(objective.ridge * u, u))
     image *= -share
     return Step(-share * u, image, -share * gain, share * (1.0 - 0.5 * share) * gain, ridge)
 
 
 def _allowed(point: Point, image: Array) -> float:
     """The part of a step that may be made, for no target to move too far; `image` is what all of it would do."""
+    if float(np.vdot(image, image)) <= LONGEST * LONGEST:  # then no entry is larger either
+        return 1.0
     furthest = max(float(image.max()), -float(image.min()))
     largest = max(float(point.z.max()), -float(point.z.min()))
     allowed = LONGEST * (1.0 + largest)
