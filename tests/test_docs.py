@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -45,7 +46,7 @@ def test_the_readme_imitates(tmp_path):
     saved = tmp_path / "walker.safetensors"
     block = block.replace("rounds=50", "rounds=2, states_per_round=100, evaluation_episodes=1")
     block = block.replace("walker.safetensors", str(saved))
-    python("-c", "import targetopt as to\n" + block)
+    forked(exec, "import targetopt as to\n" + block, {})
     assert saved.exists()
 
 
@@ -68,7 +69,9 @@ def test_pages_speak_python_that_compiles(page):
 
 
 def test_a_new_rule_is_one_file():
-    lines = python("examples/own_rule.py").splitlines()
+    lines = forked(
+        runpy.run_path, str(ROOT / "examples" / "own_rule.py"), {}, "__main__"
+    ).splitlines()
     losses = [float(re.search(r"loss (\d\.\d+)", line).group(1)) for line in lines]
     assert len(losses) == 3
     assert all(loss < 0.2 for loss in losses)

@@ -17,6 +17,7 @@ import pytest
 from forked import Forked, command
 from targetopt.lab import Experiment, Store, expand, run
 from targetopt.lab.run import local
+from targetopt.lab.store.locks import Locks
 
 PLUGIN = str(Path(__file__).with_name("lab_plugin.py"))
 
@@ -163,13 +164,16 @@ def test_ctrl_c_stops_at_checkpoints_and_says_how_to_go_on(
     out = tmp_path / "interrupted"
     slow = tmp_path / "slow.toml"
     slow.write_text(SPEC.replace("pause = 0.005", "pause = 0.5").replace("seeds = 2", "seeds = 1"))
-    runner = started(asked(slow, out), start_new_session=True)
-    while len(list((out / "locks").glob("*"))) < 2 and runner.poll() is None:
-        time.sleep(0.01)
-    time.sleep(0.7)
-    os.killpg(runner.pid, signal.SIGINT)  # as a terminal does: to the runner and to its workers
-    output = runner.communicate(timeout=600)[0]
-    assert runner.returncode == 130, output
+    with Forked(command, *asked(slow, out)) as runner:
+        while len(list((out / "locks").glob("*"))) < 2 and runner.poll() is None:
+            time.sleep(0.01)
+        time.sleep(0.7)
+        workers = {holder["pid"] for holder in Locks(out / "locks").alive().values()}
+        assert workers - {runner.pid}
+        for process in (*workers, runner.pid):  # as a terminal does: the runner and its workers
+            os.kill(process, signal.SIGINT)
+        output = runner.said.read()
+        assert runner.wait() == 130, output
     assert "0 of 6 runs are finished" in output
     assert f"targetopt run {slow} --out {out} --jobs 2" in output
     assert "Traceback" not in output

@@ -128,13 +128,21 @@ def read(folder: Path, figure: str) -> list[Run]:
         raise NotJudged(f"it needs the results of {figure} in the same directory")
     facts = json.loads((folder / figure / FACTS).read_text(encoding="utf-8"))
     table = pq.read_table(path)
-    words = {name: np.array(table[name].to_pylist()) for name in _WORDS}
+    words = {name: _numbered(table[name]) for name in _WORDS}
     numbers = {n: table[n].to_numpy() for n in table.column_names if n not in _WORDS}
     return [
-        _run(facts, {name: str(texts[first]) for name, texts in words.items()},
+        _run(facts, {name: texts[which[first]] for name, (texts, which) in words.items()},
              {name: column[first:last] for name, column in numbers.items()})
-        for first, last in _blocks(words["run"], words["label"], numbers["step"])
+        for first, last in _blocks(words["run"][1], words["label"][1], numbers["step"])
     ]  # fmt: skip
+
+
+def _numbered(column: pa.ChunkedArray) -> tuple[list[str], NDArray[Any]]:
+    """The different texts of a column, and which of them each row has: rows are many, texts are few."""
+    if not pa.types.is_dictionary(column.type):
+        column = column.dictionary_encode()
+    whole = column.unify_dictionaries().combine_chunks()
+    return whole.dictionary.to_pylist(), whole.indices.to_numpy()
 
 
 def digest(columns: Columns) -> str:
