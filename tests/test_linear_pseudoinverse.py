@@ -1,5 +1,7 @@
 """The pseudo-inverse by pivoted Cholesky, against numpy's by eigenvalues."""
 
+import runpy
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -7,7 +9,33 @@ from hypothesis import strategies as st
 
 pytest.importorskip("numba", reason="the compiled kernels need the extra [numba]")
 
-from targetopt.linear.kernels.inner.pseudoinverse import apply, factorise
+from targetopt.linear.kernels.compiler import jit
+from targetopt.linear.kernels.inner import pseudoinverse
+
+
+@pytest.fixture(
+    autouse=True,
+    params=["as written", pytest.param("compiled", marks=pytest.mark.slow)],
+    scope="module",
+)
+def _ways(request):
+    """Compiled by itself it takes longer than all else here; every exact solve of other tests has it compiled."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "as written":
+            for name in ("jit", "loop"):
+                patch.setattr(jit, name, lambda function: function)
+            written = runpy.run_path(pseudoinverse.__file__)
+            for name in ("factorise", "apply"):
+                patch.setattr(pseudoinverse, name, written[name])
+        yield
+
+
+def apply(factor, right):
+    return pseudoinverse.apply(factor, right)
+
+
+def factorise(matrix):
+    return pseudoinverse.factorise(matrix)
 
 
 def semidefinite(n, rank, seed, condition=1.0):

@@ -11,6 +11,7 @@ from torch import nn
 import targetopt as to
 from targetopt.lab import problems
 from targetopt.lab.data import MissingError
+from targetopt.lab.problems import supervised
 from targetopt.types import BadArgument
 
 LIBSVM = ("mushrooms", "ijcnn1", "rcv1-v2-subset")
@@ -278,3 +279,16 @@ def test_registering_a_problem() -> None:
 def test_a_model_of_another_kind_is_refused() -> None:
     with pytest.raises(BadArgument, match=r"model is a Sequential; .* problem.model\(seed\)"):
         problems.get("breast_cancer").metrics(nn.Sequential(nn.Linear(30, 1)))
+
+
+@pytest.mark.parametrize("name", ["breast_cancer", "digits"])
+def test_small_sets_are_those_of_scikit_learn(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y = getattr(pytest.importorskip("sklearn.datasets"), f"load_{name}")(return_X_y=True)
+    for found in (supervised.small_set(name), _without_files(name, monkeypatch)):
+        np.testing.assert_array_equal(found[0], X)
+        np.testing.assert_array_equal(found[1], y)
+
+
+def _without_files(name: str, monkeypatch: pytest.MonkeyPatch) -> tuple:
+    monkeypatch.setattr(supervised, "find_spec", lambda name: None)
+    return supervised.small_set(name)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from targetopt.lab.problems.base import Array, Problem, as_rows, checked_seed, non_negative, seeded
 from targetopt.lab.problems.registry import register
-from targetopt.lab.problems.supervised import standardised
+from targetopt.lab.problems.supervised import small_set, standardised
 from targetopt.losses import CrossEntropy, Loss, Squared
 from targetopt.reference import Reference
 from targetopt.types import BadArgument, Forward, positive_int
@@ -98,11 +98,9 @@ def mlp_digits(hidden: int = 64, weight_decay: float = 0.0) -> NetworkProblem:
         >>> problem.forward(problem.model(seed=0), index=[0, 1])().shape
         torch.Size([2, 10])
     """
-    from sklearn.datasets import load_digits
-
     positive_int("hidden", hidden)
-    X, y = load_digits(return_X_y=True)
-    classes = torch.from_numpy(y.astype(np.int64))
+    X, y = small_set("digits")
+    classes = torch.from_numpy(y)
     return NetworkProblem(
         f"MLP on digits ({hidden} hidden{f', weight_decay={weight_decay:g}' if weight_decay else ''})",
         standardised(X),

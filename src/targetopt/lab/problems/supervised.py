@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from targetopt.display import Progress
 from targetopt.lab import data
@@ -62,14 +66,35 @@ def standardised(X: Array) -> Array:
     return np.asarray((X - X.mean(axis=0)) / np.where(deviation > 0, deviation, 1.0))
 
 
+def small_set(name: Literal["breast_cancer", "digits"]) -> tuple[Array, NDArray[np.int64]]:
+    """Rows and classes of a data set in scikit-learn.
+
+    They are read from its file where that is, as importing scikit-learn takes a second, in each worker.
+
+    Example:
+        >>> X, y = small_set("breast_cancer")
+        >>> X.shape, int(y.sum())
+        ((569, 30), 357)
+    """
+    header = {"breast_cancer": 1, "digits": 0}[name]
+    found = find_spec("sklearn")
+    places = (found.submodule_search_locations if found else None) or []
+    for place in places:
+        for file in (Path(place) / "datasets" / "data").glob(f"{name}.csv*"):
+            table = np.loadtxt(file, delimiter=",", skiprows=header)
+            return table[:, :-1], table[:, -1].astype(np.int64)
+    from sklearn import datasets
+
+    X, y = getattr(datasets, f"load_{name}")(return_X_y=True)
+    return X, y.astype(np.int64)
+
+
 @register("breast_cancer", "Wisconsin breast cancer (in scikit-learn), 569 × 30; linear model")
 def breast_cancer(
     loss: str = "logistic", bias: bool = True, weight_decay: float = 0.0
 ) -> LinearProblem:
     """Malignant or benign from 30 standardised measurements of cell nuclei; benign is +1."""
-    from sklearn.datasets import load_breast_cancer
-
-    X, y = load_breast_cancer(return_X_y=True)
+    X, y = small_set("breast_cancer")
     return LinearProblem(
         _label("breast cancer", loss, bias, weight_decay),
         standardised(X),
@@ -86,13 +111,11 @@ def breast_cancer(
 )
 def digits(bias: bool = True, weight_decay: float = 0.0) -> LinearProblem:
     """Ten classes of 8 × 8 images; columns standardised (the constant ones are 0)."""
-    from sklearn.datasets import load_digits
-
-    X, y = load_digits(return_X_y=True)
+    X, y = small_set("digits")
     return LinearProblem(
         _label("digits", "softmax", bias, weight_decay),
         standardised(X),
-        y.astype(np.int64),
+        y,
         CrossEntropy,
         bias=bias,
         weight_decay=weight_decay,

@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from targetopt.lab.problems.supervised import small_set
 from targetopt.types import BadArgument
 
 Images = Literal["digits", "mnist"]
@@ -50,9 +51,7 @@ class Digits:
 
 
 def _digits() -> Table:
-    from sklearn.datasets import load_digits
-
-    images, classes = load_digits(return_X_y=True)
+    images, classes = small_set("digits")
     return images / 16.0, classes
 
 
