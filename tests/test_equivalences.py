@@ -210,3 +210,23 @@ def test_duplicating_every_example_changes_no_iterate(name, inner, seed):
             )
     for a, b in zip(once.parameters(), twice.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-10)
+
+
+def test_lbfgs_without_room_for_two_pairs_is_armijo():
+    """Where its pairs would not fit into the memory that it may take, it makes the steps that need none."""
+    models = [mlp(generator(5)) for _ in range(3)]
+    size = 8 * sum(p.numel() for p in models[0].parameters())
+    solvers = (to.Armijo(7), to.LBFGS(7, memory=3.9 * size), to.LBFGS(7, memory=4.0 * size))
+    x, oracle = torch.randn(20, 3, dtype=F64, generator=generator(6)), squared_oracle(20)
+    for model, inner in zip(models, solvers, strict=True):
+        opt = to.SSO(model.parameters(), lr=0.5, inner=inner)
+        for _ in range(3):
+            opt.step(lambda model=model: model(x), oracle)
+    armijo, none, two = (torch.cat([p.flatten() for p in m.parameters()]) for m in models)
+    assert torch.equal(armijo, none)
+    assert not torch.equal(armijo, two)
+
+
+def squared_oracle(n: int) -> to.LossOracle:
+    y = torch.randn(n, 2, dtype=F64, generator=generator(7))
+    return to.LossOracle(to.losses.Squared(y))

@@ -9,6 +9,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from targetopt.inner.armijo import Armijo
 from targetopt.inner.base import Inner, InnerResult
 from targetopt.inner.objective import Evaluation, Line, Objective
 from targetopt.inner.space import Tensors
@@ -21,6 +22,9 @@ from targetopt.inner.stopping import (
     settle,
 )
 from targetopt.types import BadArgument, State, check_entries, is_positive
+
+FEWEST = 2
+"""A single pair takes three more copies of the parameters than gradient descent, for little more than its steps."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +40,9 @@ class LBFGS(Inner):
         history: pairs kept at most; each takes twice the memory of the parameters.
         max_backtracks: trials per search before it gives up (reason ``"line-search"``).
         stopping: optional early stop.
-        memory: bytes that the pairs may take. Of a large model fewer pairs are kept (at least one), so that
-            memory stays bounded (5.6 copies of a model with 19 million parameters, where Adam takes 4.1 and
-            Armijo 2.8); ``math.inf`` keeps ``history`` pairs of any model.
+        memory: bytes that the pairs may take. Of a large model fewer pairs are kept, so that memory stays bounded.
+            Where not even two fit, which is beyond 16 million parameters in float32, the steps are those of
+            `Armijo`, which holds one gradient and nothing else. ``math.inf`` keeps ``history`` pairs of any model.
 
     Example:
         >>> import torch, targetopt as to
@@ -85,12 +89,15 @@ class LBFGS(Inner):
         (10, 2, 10)
         """
         size = sum(p.numel() * max(p.element_size(), 4) for p in params)
-        return max(1, int(min(self.history, self.memory / (2 * size)))) if size else self.history
+        fitting = int(min(self.history, self.memory / (2 * size))) if size else self.history
+        return fitting if fitting >= min(FEWEST, self.history) else 0
 
     def minimise(self, objective: Objective, state: State) -> InnerResult:
+        kept = self.pairs_kept(objective.params)
+        if not kept:
+            return Armijo(self.max_steps, stopping=self.stopping).minimise(objective, state)
         now = objective.start()
         gradient = objective.space.gathered(objective.gradient(now))
-        kept = self.pairs_kept(objective.params)
         pairs = _Pairs(objective, kept, frugal=kept < self.history)
         carried = dict(state)
         total, reason, steps = 0.0, MAX_STEPS, 0

@@ -73,6 +73,11 @@ class Journal:
         """The parameters as they were when the journal was opened."""
         at_once(deed for kept in self._params for deed in kept.back())
 
+    def parameters(self, params: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Copies of these parameters as they are, to be read: the journal's own where nothing has moved since."""
+        own = {id(kept.p): kept.value for kept in self._params if not kept.moved}
+        return tuple(own[id(p)] if id(p) in own else local(p.detach()).clone() for p in params)
+
     def adopt(self, *deeds: Deed, **report: Any) -> None:
         """Do these, and there is no way back: the point of no return.
 
@@ -134,8 +139,13 @@ class _Kept:
         self.p, self.memory, self.gradient = p, local(p.detach()), p.grad
         self.version, self.value = self.memory._version, self.memory.clone()
 
+    @property
+    def moved(self) -> bool:
+        """Whether the value is another one now, written in place or behind autograd's back."""
+        return self.memory._version != self.version or not torch.equal(self.memory, self.value)
+
     def back(self) -> list[Deed]:
         deeds: list[Deed] = [partial(setattr, self.p, "grad", self.gradient)]
-        if self.memory._version != self.version or not torch.equal(self.memory, self.value):
+        if self.moved:
             deeds.append(partial(self.memory.copy_, self.value))
         return deeds
