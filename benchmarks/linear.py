@@ -6,6 +6,7 @@ itself. Ratios compare the same precision, float64; eager float32 is shown besid
 
 from __future__ import annotations
 
+import statistics
 import subprocess
 import sys
 import time
@@ -19,7 +20,17 @@ import torch
 from sklearn.datasets import load_svmlight_file
 
 import targetopt as to
-from benchmarks.harness import RESULTS, in_turns, one_thread, save, table, verdict
+from benchmarks import grid
+from benchmarks.harness import (
+    RESULTS,
+    in_turns,
+    one_thread,
+    save,
+    spread,
+    table,
+    times_in_turns,
+    verdict,
+)
 from targetopt.linear import Run
 from targetopt.linear.design import design
 
@@ -107,6 +118,33 @@ def outer_steps() -> list[dict[str, Any]]:
                     "limit": limit,
                 }
             )
+    return rows
+
+
+def at_625() -> list[dict[str, Any]]:
+    """An outer step with m = 100 on 625 rows with twelve entries each, against an eager step on the same rows."""
+    rows = []
+    for columns in (123, 300):
+        rng = np.random.default_rng(0)
+        X = grid.MAKERS["binary"](10_000, columns, rng)
+        z = np.asarray(X @ rng.normal(size=columns))
+        y = np.where(z + rng.logistic(size=z.size) > 0, 1.0, -1.0)
+        fits = {
+            "eager": eager_step(X, y, 625, torch.float64),
+            "fit": fused_steps(X, y, 625, 100),
+        }
+        times = times_in_turns(fits)
+        ratios = [a / STEPS / b for a, b in zip(times["fit"], times["eager"], strict=True)]
+        rows.append(
+            {
+                "columns": columns,
+                "eager_us": 1e6 * statistics.median(times["eager"]),
+                "fit_us": 1e6 * statistics.median(times["fit"]) / STEPS,
+                "ratio": statistics.median(ratios),
+                "spread": spread(ratios),
+                "limit": 1.0,
+            }
+        )
     return rows
 
 

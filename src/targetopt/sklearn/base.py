@@ -15,7 +15,12 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import (
+    _check_sample_weight,
+    assert_all_finite,
+    check_is_fitted,
+    validate_data,
+)
 
 from targetopt.errors import BadArgument
 
@@ -84,7 +89,7 @@ class LinearSSO(BaseEstimator):  # type: ignore[misc]
             )
         weights = weights / total
         alpha = self._penalty(total, first=memory is None)
-        check_scale(X, alpha if memory is None else 1.0)
+        check_scale(X, alpha if memory is None else 1.0, type(self).__name__)
         from targetopt.linear.newton import PenalisedLoss, minimise
         from targetopt.losses import OnArrays
 
@@ -177,8 +182,11 @@ def check_number(name: str, value: Any, hint: str) -> None:
         raise BadArgument(f"{name}={value!r} must be a finite number, not negative; {hint}")
 
 
-def check_scale(X: Any, alpha: float) -> None:
-    """Refuse features whose squares float64 cannot hold: the solution would be silently wrong."""
+def check_scale(X: Any, alpha: float, estimator: str) -> None:
+    """Refuse features that are not finite, or whose squares float64 cannot hold: the solution would be silently wrong.
+
+    Fits leave the search for what is not finite to this: the sum of squares, which is needed here anyway, tells of it.
+    """
     sparse = bool(sp.issparse(X))
     entries = X.data if sparse else X
     flat = entries.ravel(order="K")
@@ -188,6 +196,8 @@ def check_scale(X: Any, alpha: float) -> None:
         alpha > 0 and flat.size / LARGEST**2 < square < LARGEST**2
     ):  # one quick pass tells of most data
         return
+    if not np.isfinite(square):
+        assert_all_finite(X, estimator_name=estimator, input_name="X")
     largest = max(float(entries.max(initial=0.0)), -float(entries.min(initial=0.0)))
     advice = (
         "Bring the columns of X to a similar size, for example with StandardScaler or MaxAbsScaler."

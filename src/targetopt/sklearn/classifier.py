@@ -79,7 +79,9 @@ class SSOClassifier(ClassifierMixin, LinearSSO):  # type: ignore[misc]
 
     def _fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None) -> Self:
         self._check_parameters()
-        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64)
+        X, y = validate_data(
+            self, X, y, accept_sparse="csr", dtype=np.float64, ensure_all_finite=False
+        )
         check_classification_targets(y)
         classes = np.unique(y)
         if classes.size < 2:
@@ -132,7 +134,15 @@ class SSOClassifier(ClassifierMixin, LinearSSO):  # type: ignore[misc]
             raise BadArgument(
                 "partial_fit needs classes= at its first call: all labels that will ever occur"
             )
-        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, reset=first)
+        X, y = validate_data(
+            self,
+            X,
+            y,
+            accept_sparse="csr",
+            dtype=np.float64,
+            ensure_all_finite=False,
+            reset=first,
+        )
         check_classification_targets(y)
         known = np.unique(np.asarray(classes)) if classes is not None else self.classes_
         if known.size < 2:

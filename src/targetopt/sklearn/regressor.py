@@ -126,6 +126,7 @@ class SSORegressor(RegressorMixin, LinearSSO):  # type: ignore[misc]
             y,
             accept_sparse="csr",
             dtype=np.float64,
+            ensure_all_finite=False,  # `check_scale` finds what is not
             y_numeric=True,
             multi_output=True,
             reset=reset,
@@ -195,7 +196,19 @@ class SSORegressor(RegressorMixin, LinearSSO):  # type: ignore[misc]
         if self.loss == "huber":
             self.delta_ = self._straight_beyond(reset)
             if not self.delta_:
-                self.delta_, start = self._narrowed(X, y, weights, start)
+                return self._narrowed(X, y, weights, start)
+        return self._minimised(X, y, weights, start, memory, shared)
+
+    def _minimised(
+        self,
+        X: Any,
+        y: Array,
+        weights: Array,
+        start: Array | None,
+        memory: Array | None = None,
+        shared: Shared | None = None,
+    ) -> Array:
+        """θ of one output whose loss is known."""
         unit, loss = self._loss(y)
         start = start if start is None else start / unit
         return unit * self._solve(X, loss, (), weights, start, memory, shared)
@@ -245,26 +258,20 @@ class SSORegressor(RegressorMixin, LinearSSO):  # type: ignore[misc]
             return float(self.delta)
         return 0.0 if first else float(self.delta_)
 
-    def _narrowed(
-        self, X: Any, y: Array, weights: Array, start: Array | None
-    ) -> tuple[float, Array | None]:
-        """What ``delta="auto"`` is for these rows, and θ of the last fit that looked for it."""
+    def _narrowed(self, X: Any, y: Array, weights: Array, start: Array | None) -> Array:
+        """θ for the ``delta_`` that suits these rows, which is found on the way."""
         middle = weighted_median(y, weights)
         wide = STRAIGHT * spread(y - middle, weights) or STRAIGHT * float(np.abs(y - middle).max())
-        if not wide:  # y is constant
-            return 1.0, start
-        theta: Array | None = None
-        for _ in range(ROUNDS):
-            self.delta_ = wide
-            unit, loss = self._loss(y)
-            theta = theta if theta is None else theta / unit
-            theta = unit * self._solve(X, loss, (), weights, theta, None)
+        self.delta_ = wide or 1.0  # 1 if y is constant
+        theta = self._minimised(X, y, weights, start if not wide else None)
+        for _ in range(ROUNDS if wide else 0):
             z = X @ theta[: X.shape[1]] + (theta[-1] if self.fit_intercept else 0.0)
             narrow = STRAIGHT * spread(y - z, weights)
-            if not 0 < narrow < 0.99 * wide:
+            if not 0 < narrow < 0.99 * self.delta_:
                 break
-            wide = narrow
-        return wide, theta
+            self.delta_ = narrow
+            theta = self._minimised(X, y, weights, theta)
+        return theta
 
     def score(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """R² of the prediction; with ``loss="poisson"`` D², the share of the deviance that is explained.

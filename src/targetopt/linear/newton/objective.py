@@ -93,6 +93,12 @@ class PenalisedLoss:
         """∇F."""
         return self.adjoint(self.weighted(point.at.gradient)) + self.pull(point.theta)
 
+    def proven_gap(self, gradient: Array) -> float:
+        """½ ∇F·Λ⁻¹∇F, which F − min F does not exceed; inf where something is not penalised."""
+        if self.intercept or not (self.ridge > 0).all():
+            return np.inf
+        return 0.5 * float(np.sum(gradient * gradient / self.ridge))
+
     def at(self, theta: Array) -> Point:
         """F at θ, with all that the loss says there."""
         n, outputs = self.weights.size, theta.shape[1:]

@@ -116,7 +116,7 @@ def minimise(
     while not stalled and gap > (goal := max(tol * point.value, nothing)) and n_iter < max_iter:
         n_iter += 1
         gradient = objective.gradient(point)
-        if not metric.exact and (proven := _proven_gap(objective, gradient)) <= goal:
+        if not metric.exact and (proven := objective.proven_gap(gradient)) <= goal:
             gap = proven
             break
         curvature = _curvature(objective, point) if metric.fresh else point.at.metric
@@ -163,13 +163,6 @@ def _curvature(objective: PenalisedLoss, point: Point) -> Array:
     if float(objective.weights @ curvature) < MOSTLY * largest:
         return majoriser
     return np.maximum(curvature, LEAST_CURVED * majoriser)
-
-
-def _proven_gap(objective: PenalisedLoss, gradient: Array) -> float:
-    """½ ∇F·Λ⁻¹∇F, which F − min F does not exceed; inf where something is not penalised."""
-    if objective.intercept or not (objective.ridge > 0).all():
-        return np.inf
-    return 0.5 * float(np.sum(gradient * gradient / objective.ridge))
 
 
 def _polish(
