@@ -23,7 +23,7 @@ from stable_baselines3.common.buffers import ReplayBuffer
 from typer.testing import CliRunner
 
 from expert_training import RECIPES, small_training
-from forked import Forked
+from forked import forked
 from targetopt.imitation import load_expert
 from targetopt.imitation.experts import card, replay, snapshot
 from targetopt.imitation.experts.measure import REPORT
@@ -55,8 +55,8 @@ def test_kill_9_costs_nothing_but_time(algorithm: str, planned: int, tmp_path: P
 
     # dead after the checkpoint at 400; SAC, whose planned end decides nothing, is prolonged as well
     if algorithm == "ppo":
-        doomed = Forked(partial(small_training, algorithm, broken, steps=planned, kill_at=500))
-        assert doomed.wait() == -signal.SIGKILL
+        dying = partial(small_training, algorithm, broken, steps=planned, kill_at=500)
+        forked(dying, code=-signal.SIGKILL)
     else:  # jax cannot go on in a fork
         script = Path(__file__).with_name("expert_training.py")
         command = [sys.executable, script, algorithm, broken, str(planned), "500"]

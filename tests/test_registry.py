@@ -23,15 +23,19 @@ def concrete(module, base):
     return {each for each in found if issubclass(each, base) and each is not base}
 
 
+def ours(kinds):
+    """Without those of plugins that other tests of this process have read."""
+    return {kind for kind in kinds if kind.__module__.startswith("targetopt.")}
+
+
 def test_everything_that_is_public_has_a_name():
-    assert {type(entry.item) for entry in registry.rules.values()} == concrete(rules, rules.Rule)
-    made = {type(entry.item.make(3, 0.1)) for entry in registry.inner.values()}
+    named = ours(type(entry.item) for entry in registry.rules.values())
+    assert named == concrete(rules, rules.Rule)
+    made = ours(type(entry.item.make(3, 0.1)) for entry in registry.inner.values())
     assert made == concrete(inner, inner.Inner)
     # Ridged is made of another loss
-    assert {entry.item for entry in registry.losses.values()} == concrete(losses, losses.Loss) - {
-        losses.Ridged,
-        losses.Pointwise,
-    }
+    named = ours(entry.item for entry in registry.losses.values())
+    assert named == concrete(losses, losses.Loss) - {losses.Ridged, losses.Pointwise}
     for names in (registry.rules, registry.inner, registry.losses, registry.schedules):
         assert all(entry.title and entry.about for entry in names.values())
 
