@@ -205,7 +205,7 @@ def test_an_unresolved_minimum_is_not_subtracted(monkeypatch) -> None:
         ("ijcnn1", {}, None),
         ("ijcnn1", {"loss": "squared", "bias": True}, None),
         pytest.param("rcv1-v2-subset", {}, 0.0, marks=pytest.mark.slow),
-        ("rcv1-v2-subset", {"weight_decay": 1e-4}, None),
+        pytest.param("rcv1-v2-subset", {"weight_decay": 1e-4}, None, marks=pytest.mark.slow),
     ],
 )
 def test_real_data(name: str, options: dict, value: float | None, real_data, monkeypatch) -> None:

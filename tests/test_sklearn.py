@@ -3,6 +3,7 @@
 import pickle
 import re
 
+import joblib
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -211,6 +212,8 @@ def test_float32_is_solved_in_float64():
     np.testing.assert_array_equal(single.coef_, double.coef_)
 
 
+# JAX, which another test of this process may have imported, warns of every fork
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")
 def test_in_a_pipeline_with_text_and_a_parallel_search():
     spam = ["win money now", "cheap money offer", "win a prize now", "offer prize cheap"] * 6
     ham = ["meeting at noon", "lunch at the office", "see you at noon", "office meeting notes"] * 6
@@ -219,9 +222,12 @@ def test_in_a_pipeline_with_text_and_a_parallel_search():
         make_pipeline(TfidfVectorizer(), SSOClassifier()),
         {"ssoclassifier__alpha": [1e-4, 1e-2]},
         cv=2,
-        n_jobs=-1,
+        n_jobs=2,
     )
-    search.fit(spam + ham, y)
+    with joblib.parallel_config(
+        backend="multiprocessing"
+    ):  # forks, which need not import everything
+        search.fit(spam + ham, y)
     assert search.best_score_ == 1.0
     assert search.predict(["money prize", "lunch meeting"]).tolist() == ["spam", "ham"]
 

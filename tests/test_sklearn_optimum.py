@@ -50,10 +50,10 @@ SLOW = pytest.mark.slow
     ("name", "fit_intercept", "alpha"),
     [
         *itertools.product(["mushrooms", "ijcnn1"], [False, True], ["1/n", 1e-6]),
-        (LARGE, False, "1/n"),
-        pytest.param(LARGE, True, 1e-6, marks=SLOW),
-        pytest.param(LARGE, False, 1e-6, marks=SLOW),
-        pytest.param(LARGE, True, "1/n", marks=SLOW),
+        *(
+            pytest.param(LARGE, *rest, marks=SLOW)
+            for rest in itertools.product([False, True], ["1/n", 1e-6])
+        ),
     ],
 )
 def test_real_data(real_data, name, fit_intercept, alpha):
