@@ -30,6 +30,7 @@ from torch import Tensor, nn
 
 import targetopt as to
 from core_parts import ALL_RULES, SOLVERS, Shift
+from targetopt.lab.run import origin
 
 CUTS = {1: [0, 12], 2: [0, 5, 12], 3: [0, 3, 5, 12]}
 """Where the twelve rows are cut: every rank has another number of them."""
@@ -152,7 +153,10 @@ def matrix(rank: int, size: int, cells: list[tuple[str, str]], steps: int) -> di
 def spawned(size: int, directory: Path, work: Callable[..., Any], *arguments: Any) -> list[Any]:
     """What ``work(rank, size, *arguments)`` gave on each rank of a gloo group."""
     directory.mkdir(exist_ok=True)
-    mp.spawn(_entry, (size, str(directory), work, arguments), nprocs=size)
+    origin.started()  # ranks are forked from the process that has imported torch for the laboratory's workers
+    mp.start_processes(
+        _entry, (size, str(directory), work, arguments), nprocs=size, start_method="forkserver"
+    )
     return [torch.load(directory / f"{rank}.pt", weights_only=False) for rank in range(size)]
 
 
