@@ -16,7 +16,7 @@ import targetopt as to
 from core_parts import identical
 from targetopt.inner.economy import LEAST_PRICE, MOST, Economy, price_of, timed
 from targetopt.rules.automatic import CHOICES, Automatic
-from targetopt.rules.parts.evidence import adapted, agreement, same_rows
+from targetopt.rules.parts.evidence import MEMORY, Evidence, adapted, evidence, same_rows
 from targetopt.types import TargetPoint
 
 F64 = torch.float64
@@ -244,32 +244,56 @@ def test_agreement_is_a_cosine(n: int, scale: float, seed: int) -> None:
     z, before, slope = (torch.randn(n, 2, dtype=F64, generator=g) for _ in range(3))
     factor = 10.0**scale
     point = TargetPoint(z, torch.zeros(n, dtype=F64), slope, earlier=before)
-    found = agreement(point)
+    found = evidence(point).agreement
     assert -1.0 <= found <= 1.0
     scaled = TargetPoint(z, torch.zeros(n, dtype=F64), factor * slope, earlier=before)
-    assert agreement(scaled) == pytest.approx(found, abs=1e-9)
+    assert evidence(scaled).agreement == pytest.approx(found, abs=1e-9)
     twice = TargetPoint(
         z.repeat(2, 1),
         torch.zeros(2 * n, dtype=F64),
         slope.repeat(2, 1),
         earlier=before.repeat(2, 1),
     )
-    assert agreement(twice) == pytest.approx(found, abs=1e-12)
+    assert evidence(twice).agreement == pytest.approx(found, abs=1e-12)
     along = TargetPoint(before - slope, torch.zeros(n, dtype=F64), slope, earlier=before)
-    assert agreement(along) == pytest.approx(1.0)
+    assert evidence(along).agreement == pytest.approx(1.0)
     assert adapted(1.0, found, 1.0) == pytest.approx(1.0 / adapted(1.0, -found, 1.0))
 
 
 def test_nothing_to_compare_says_nothing() -> None:
     z = torch.ones(2, dtype=F64)
-    assert agreement(TargetPoint(z, z, z)) == 0.0
-    assert agreement(TargetPoint(z, z, z, earlier=z)) == 0.0
+    assert evidence(TargetPoint(z, z, z)).agreement == 0.0
+    assert evidence(TargetPoint(z, z, z, earlier=z)).agreement == 0.0
     assert not same_rows(TargetPoint(z, z, z), z, None)
     assert same_rows(TargetPoint(2 * z, z, z, earlier=z), z, None)
     one, other = torch.tensor([0, 1]), torch.tensor([0, 2])
     assert same_rows(TargetPoint(z, z, z, earlier=z, index=one), z, one)
     assert not same_rows(TargetPoint(z, z, z, earlier=z, index=one), z, other)
     assert not same_rows(TargetPoint(z, z, z, earlier=z, index=one), z, None)
+
+
+@given(slope=st.floats(-1.0, 1.0), size=st.floats(1.0, 1e3), usual=st.floats(1e-6, 1e6))
+def test_small_evidence_counts_by_its_share_of_what_is_usual(
+    slope: float, size: float, usual: float
+) -> None:
+    said = Evidence(slope, size)
+    assert said.beside(0.0) == said.agreement == pytest.approx(-slope / size)
+    assert said.beside(usual) == pytest.approx(said.agreement * min(1.0, size / usual))
+    assert said.averaged(None) == said.averaged(0.0) == size
+    assert said.averaged(usual) == pytest.approx(usual + (size - usual) / MEMORY)
+    assert Evidence(0.0, 0.0).beside(usual) == 0.0
+    assert Evidence(0.0, 0.0).averaged(usual) == usual
+
+
+def test_many_batches_that_are_fitted_do_not_outvote_one_that_is_spoilt() -> None:
+    """Fifteen batches with a thousandth of the gradient agree with the step, one disagrees: η falls."""
+    usual, eta = 0.0, 1.0
+    for round_ in range(10 * MEMORY):
+        size, sign = (1.0, 0.5) if round_ % MEMORY == 0 else (1e-3, -1.0)
+        said = Evidence(sign * size, size)
+        usual = said.averaged(usual)
+        eta = adapted(eta, said.beside(usual), first=1.0, gain=1.0)
+    assert eta < 0.1
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.3])

@@ -11,7 +11,14 @@ from torch import Tensor
 from targetopt.distributed.world import present
 from targetopt.losses import Loss
 from targetopt.rules.base import Proposal, Rule
-from targetopt.rules.parts.evidence import adapted, agreement, anchored, first_step, same_rows
+from targetopt.rules.parts.evidence import (
+    WEIGHED_GAIN,
+    adapted,
+    anchored,
+    evidence,
+    first_step,
+    same_rows,
+)
 from targetopt.surrogate import Surrogate
 from targetopt.types import (
     MissingCapability,
@@ -79,8 +86,9 @@ class Proximal(Rule):
     a short η is best, on data that the model can fit a long one, by orders of magnitude.
 
     With ``lr=None`` η begins at 1/L, or at |ℓ|/‖g‖² where L is not known, and then follows what fresh rows
-    say: η ← η · exp(β cos), where cos = −⟨g, δ⟩/(‖g‖‖δ‖) compares how the last step moved rows that it has
-    not seen with where they want to go. That costs one forward per step and no oracle call. Where every
+    say: η ← η · exp(−⟨g, δ⟩ / max(‖g‖‖δ‖, s)) compares how the last step moved rows that it has not seen, δ, with where
+    they want to go, −g, and s is the mean of ‖g‖‖δ‖ over the last answers, so that batches which are fitted already
+    have little say. That costs one forward per step and no oracle call. Where every
     question so far was about the same rows they are all there is: η is infinite from the third one on, and
     the loss is minimised as it stands.
 
@@ -120,12 +128,14 @@ class Proximal(Rule):
     def _adapted(point: TargetPoint, state: State) -> State:
         if "eta" not in state:
             first = 1.0 / point.smoothness if point.smoothness else first_step(point)
-            return {"eta": first, "first": first, "repeats": 0}
-        kept = {name: state[name] for name in ("eta", "first", "repeats")}
+            return {"eta": first, "first": first, "usual": 0.0, "repeats": 0}
+        kept = {name: state[name] for name in ("eta", "first", "usual", "repeats")}
         if same_rows(point, state.get("targets"), state.get("index")):
             return {**kept, "repeats": kept["repeats"] + (kept["repeats"] >= 0)}
-        agrees = agreement(point, float(state["penalty"]))
-        return {**kept, "eta": adapted(kept["eta"], agrees, kept["first"]), "repeats": -1}
+        said = evidence(point, float(state["penalty"]))
+        usual = said.averaged(kept["usual"])
+        eta = adapted(kept["eta"], said.beside(usual), kept["first"], WEIGHED_GAIN)
+        return {**kept, "eta": eta, "usual": usual, "repeats": -1}
 
     def check_state(self, state: State) -> None:
         check_entries(
@@ -133,6 +143,7 @@ class Proximal(Rule):
             state,
             eta=is_positive,
             first=is_positive,
+            usual=lambda size: isinstance(size, float) and 0.0 <= size < math.inf,
             targets=is_table,
             repeats=lambda count: isinstance(count, int) and count >= -1,
         )

@@ -10,7 +10,7 @@ import torch
 
 from targetopt.divergence import SquaredEuclidean
 from targetopt.rules.base import Proposal, Rule
-from targetopt.rules.parts.evidence import adapted, agreement, first_step, same_rows
+from targetopt.rules.parts.evidence import adapted, evidence, first_step, same_rows
 from targetopt.rules.secant import LowRankQuadratic, Secant, inner
 from targetopt.surrogate import Surrogate
 from targetopt.types import BadArgument, State, TargetPoint, check_entries, is_positive, is_table
@@ -157,7 +157,7 @@ class TrustRegion(Rule):
         if "eta" not in state:
             first = lr or first_step(point)
             return self._proposed(point, decay, {"eta": first, "first": first})
-        agrees = agreement(point, float(state["penalty"]))
+        agrees = evidence(point, float(state["penalty"])).agreement
         first = float(state["first"])
         return self._proposed(
             point, decay, {"eta": adapted(float(state["used"]), agrees, first), "first": first}
