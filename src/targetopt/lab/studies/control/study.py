@@ -66,6 +66,7 @@ CASES = (
     Case("mushrooms", "mushrooms", False, {"name": "mushrooms"}),
     Case("ijcnn1", "ijcnn1", True, {"name": "ijcnn1"}, (125, 625)),
     Case("rcv1", "RCV1-v2 subset, λ = 1/n", True, RCV1, (625,), (1, 10), wide=True),
+    Case("rcv1-bare", "RCV1-v2 subset", False, {"name": "rcv1-v2-subset"}, (625,), (1, 10), wide=True),
 )  # fmt: skip
 
 

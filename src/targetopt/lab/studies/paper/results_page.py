@@ -104,7 +104,7 @@ def _page(folder: Path, facts: Mapping[str, Facts], judged: Judged) -> Iterator[
     yield ""
     yield (
         "`targetopt judge results` judges all claims anew from the published curves and writes these pages; "
-        "`python results/recompute.py` does the judging with code of its own, a hundred lines of numpy."
+        "`python results/recompute.py` does the judging with code of its own, in numpy."
     )
 
 
