@@ -195,7 +195,7 @@ def test_a_rerun_resumes_and_is_bit_identical(
     store = Store(first.directory)
     planned = {entry["id"] for entry in store.plan()}
     before = {run: digest for run, digest in digests(out).items() if run in planned}
-    assert len(before) == 16
+    assert len(before) == 3 * 16
     figures = first.directory / "figures"
     curves = {path.name: path.read_bytes() for path in figures.glob("*.png")}
     assert bool(curves) == draw
@@ -221,7 +221,7 @@ def test_a_forecast_counts_every_run_once(tmp_path: Path) -> None:
     assert costs.keys() == {"figA-svrg"}
     cost = total(costs)
     assert cost == costs["figA-svrg"]
-    assert cost.runs == cost.own == 6 + 2 * 3 + 3 + 1  # the paper's, trials, chosen, L-BFGS
+    assert cost.runs == cost.own == 3 * (6 + 2 * 3 + 3 + 1)  # the paper's, trials, chosen, L-BFGS
     assert (cost.done, cost.seconds > 0) == (0, True)
     assert not list(tmp_path.iterdir())
 
@@ -240,8 +240,11 @@ def test_the_paper_scale_is_the_paper_s(name: str) -> None:
     assert inner == {1, 10, 20, 100}
     assert {run.engine for run in runs} == {"compiled"}
     sso = [run.method.resolved() for run in runs if run.method.name == "sso"]
-    assert {(method["inner"], method["lr"]) for method in sso} == {("armijo", "theory")}
-    assert {len(tuned.trials) for tuned in grid.tuned} == {5}
+    searches = {(method["inner"], method["lr"], method["step_size"]) for method in sso}
+    assert searches == {("armijo", "theory", 1e4)}  # SLS begins there, too
+    assert {run.method.resolved()["lr"] for run in runs if run.method.name == "sls"} <= {1e4}
+    assert {len(tuned.first or ()) for tuned in grid.tuned} == {5}
+    assert {len(tuned.trials) for tuned in grid.tuned} == {5 + 2 * 6}  # at either end, if need be
     assert {trial.epochs for tuned in grid.tuned for trial in tuned.trials} == {100}
     shown = [run for tuned in grid.tuned for runs in tuned.shown for run in runs]
     assert {(run.epochs, run.seed) for run in shown} == {(500, seed) for seed in range(3)}
