@@ -16,9 +16,6 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from targetopt.lab.cli.main import main
-from targetopt.lab.run import origin
-
 
 class Forked:
     """A process that calls a function; ``said`` is the stream of what it prints, ended or not.
@@ -28,6 +25,8 @@ class Forked:
 
     def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
         if function is command:
+            from targetopt.lab.run import origin
+
             origin.started()
         mine, its = os.pipe()
         with warnings.catch_warnings():
@@ -85,6 +84,8 @@ def forked(function: Callable[..., Any], *arguments: Any, code: int = 0) -> str:
 
 def command(*words: str) -> None:
     """``targetopt WORDS…``, for `Forked` alone; in a process group of its own, as a shell starts it."""
+    from targetopt.lab.cli.main import main
+
     os.setsid()
     # It is the parent's child, so that only the parent can wait for it and see that it is there.
     server = multiprocessing.forkserver

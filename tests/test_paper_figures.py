@@ -29,7 +29,8 @@ from targetopt.lab.studies.paper.reproduce import Reproduction, assign, reproduc
 from targetopt.types import BadArgument
 
 SUPERVISED = [name for name in claims.in_order(figures.names()) if name in claims.CLAIMS]
-TWINS = [name for name in SUPERVISED if name.endswith("-squared") or "-exponential-" in name]
+SCHEDULES = ("-exponential-", "-decreasing-")
+TWINS = [n for n in SUPERVISED if n.endswith("-squared") or any(word in n for word in SCHEDULES)]
 """Figures that differ from another in one word alone, the loss or the schedule: the long lane has them."""
 ORDINARY = [name for name in SUPERVISED if name not in TWINS]
 DRAWN = ["figA-svrg"]
