@@ -115,6 +115,7 @@ def save(
     note: str = "",
     size: tuple[float, float] = (1.85, 1.35),
     also: Callable[[Figure], None] | None = None,
+    room: float = 0.0,
 ) -> None:
     """Draw panels in a grid and write ``path.png`` and ``path.pdf``.
 
@@ -127,6 +128,7 @@ def save(
         note: a line below the legend.
         size: width and height of a panel, in inches.
         also: gets the figure when it is drawn.
+        room: inches to the left of the panels, where long names stand there; as much as titles need if it is less.
     """
     used_rows = sorted({cell.row for cell in cells})
     used_columns = sorted({cell.column for cell in cells})
@@ -143,6 +145,7 @@ def save(
     left += 0.14 * max((title.count("\n") for title in row_titles.values()), default=0)
     if titled:
         left, gap_y = 0.62, gap_y + 0.28  # no row titles, but a title and an x-axis to each panel
+    left = max(left, room)
     width = left + right + len(used_columns) * (panel_width + gap_x) - gap_x
     if len(used_columns) == 1:
         width, panel_width = width + 1.3, panel_width + 1.3

@@ -99,7 +99,8 @@ def draw(runs: Sequence[Run], path: Path) -> None:
         ax.set_ylim(-0.6, len(arms) - 0.4)
         return "return at the end", ""
 
-    save(path, places, [""], [""] * len(envs), [], paint, size=(2.2, 0.3 * len(arms)))
+    size, room = (2.2, 0.3 * len(arms)), 0.2 + 0.065 * max(map(len, arms))
+    save(path, places, [""], [""] * len(envs), [], paint, size=size, room=room)
 
 
 def _said(verdict: dict[str, Any]) -> str:
@@ -127,7 +128,8 @@ def tables(found: Sequence[dict[str, Any]]) -> str:
         if rows:
             what = {"agreement": "means", "η": "KL of an update"}.get(question, "first − second")
             head = f"| environment | arms | {what} | verdict |\n|---|---|---|---|\n"
-            parts.append(f"**{question.capitalize()}.** {asked}\n\n{head}" + "\n".join(rows))
+            named = question if question == "η" else question.capitalize()
+            parts.append(f"**{named}.** {asked}\n\n{head}" + "\n".join(rows))
     return "\n\n".join(parts)
 
 
