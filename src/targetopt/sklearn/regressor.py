@@ -259,11 +259,12 @@ class SSORegressor(RegressorMixin, LinearSSO):  # type: ignore[misc]
         return 0.0 if first else float(self.delta_)
 
     def _narrowed(self, X: Any, y: Array, weights: Array, start: Array | None) -> Array:
-        """θ for the ``delta_`` that suits these rows, which is found on the way."""
+        """θ for the ``delta_`` that suits these rows, which is found on the way; the steps of all solves count."""
         middle = weighted_median(y, weights)
         wide = STRAIGHT * spread(y - middle, weights) or STRAIGHT * float(np.abs(y - middle).max())
         self.delta_ = wide or 1.0  # 1 if y is constant
-        theta = self._minimised(X, y, weights, start if not wide else None)
+        theta = self._minimised(X, y, weights, start)
+        steps = self.n_iter_
         for _ in range(ROUNDS if wide else 0):
             z = X @ theta[: X.shape[1]] + (theta[-1] if self.fit_intercept else 0.0)
             narrow = STRAIGHT * spread(y - z, weights)
@@ -271,6 +272,8 @@ class SSORegressor(RegressorMixin, LinearSSO):  # type: ignore[misc]
                 break
             self.delta_ = narrow
             theta = self._minimised(X, y, weights, theta)
+            steps += self.n_iter_
+        self.n_iter_ = steps
         return theta
 
     def score(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
