@@ -66,7 +66,7 @@ SSO_SLS = Methods("sso", "line-search")
 SSO_ADAGRAD = Methods("sso", "adagrad-norm")
 SSO_NEWTON = Methods("sso", "newton")
 
-TUNED, INNER = "Tuned step sizes", "Inner solvers"
+TUNED, INNER, OTHER_FLOORS = "Tuned step sizes", "Inner solvers", "Other floors"
 """The further panels, as the specifications call them."""
 
 SEPARABLE = ("mushrooms", "rcv1")

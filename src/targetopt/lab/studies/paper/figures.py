@@ -24,6 +24,7 @@ class Scale:
     Attributes:
         tuning_epochs: those of the runs by which tuned methods choose their step.
         tried: how many of the values of tuned options are tried; all if None.
+        extend: how many values may be added at either end of such a list until its best lies inside.
         options: of the problems, where they differ from the figure's.
     """
 
@@ -32,13 +33,18 @@ class Scale:
     batch_size: Sequence[int | str]
     tuning_epochs: int
     tried: int | None = None
+    extend: int = 0
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
 SCALES: Mapping[str, Scale] = {
     "smoke": Scale(epochs=2, seeds=1, batch_size=(625,), tuning_epochs=1, tried=2),
-    "quick": Scale(epochs=20, seeds=3, batch_size=(25, 125, 625, "full"), tuning_epochs=20),
-    "paper": Scale(epochs=500, seeds=3, batch_size=(25, 125, 625, "full"), tuning_epochs=100),
+    "quick": Scale(
+        epochs=20, seeds=3, batch_size=(25, 125, 625, "full"), tuning_epochs=20, extend=2
+    ),
+    "paper": Scale(
+        epochs=500, seeds=3, batch_size=(25, 125, 625, "full"), tuning_epochs=100, extend=6
+    ),
 }
 """Seconds; minutes; and the paper's own (App. E). Figures whose file has ``scales`` have others."""
 
@@ -131,7 +137,7 @@ def load(name: str, scale: str) -> Figure:
         epochs=size.epochs,
         seeds=size.seeds,
         batch_size=list(size.batch_size),
-        tuning=Tuning(epochs=size.tuning_epochs),
+        tuning=Tuning(epochs=size.tuning_epochs, extend=size.extend),
         panels=[FurtherPanel(**panel) for panel in table.get("panels", [])],
     )
     return Figure(name, experiment, stand_ins)
