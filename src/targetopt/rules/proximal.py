@@ -130,7 +130,7 @@ class Proximal(Rule):
             first = 1.0 / point.smoothness if point.smoothness else first_step(point)
             return {"eta": first, "first": first, "usual": 0.0, "repeats": 0}
         kept = {name: state[name] for name in ("eta", "first", "repeats")}
-        kept["usual"] = state.get("usual", 0.0)  # states of version 0.1 have none
+        kept["usual"] = state.get("usual", 0.0)  # states that were saved before it was kept
         if same_rows(point, state.get("targets"), state.get("index")):
             return {**kept, "repeats": kept["repeats"] + (kept["repeats"] >= 0)}
         said = evidence(point, float(state["penalty"]))

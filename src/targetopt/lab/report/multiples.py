@@ -9,15 +9,13 @@ import io
 import math
 import textwrap
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import matplotlib as mpl
 import numpy as np
-from fontTools import subset  # type: ignore[import-untyped]
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.collections import PolyCollection
@@ -226,27 +224,8 @@ def _write(figure: Figure, path: Path) -> None:
     write_whole(path.with_name(path.name + ".png"), image.getvalue())
     image = io.BytesIO()
     anonymous = dict.fromkeys(("CreationDate", "Producer", "Creator"))
-    with _fonts_without_layout():
-        FigureCanvasPdf(figure).print_pdf(image, metadata=anonymous)
+    FigureCanvasPdf(figure).print_pdf(image, metadata=anonymous)
     write_whole(path.with_name(path.name + ".pdf"), image.getvalue())
-
-
-class _Drawn(subset.Options):  # type: ignore[misc]
-    """What is kept of a font: its glyphs, without the tables that say how to set other texts with it."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self.drop_tables += ["GDEF", "GPOS", "GSUB"]
-
-
-@contextmanager
-def _fonts_without_layout() -> Iterator[None]:
-    """matplotlib reads and shortens these tables of a font, for a third of a picture's time, and a PDF uses none."""
-    usual, subset.Options = subset.Options, _Drawn
-    try:
-        yield
-    finally:
-        subset.Options = usual
 
 
 def plot(ax: Any, x: NDArray[Any], y: NDArray[Any], style: Style, index: int) -> None:
