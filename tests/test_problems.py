@@ -12,6 +12,8 @@ import targetopt as to
 from targetopt.lab import problems
 from targetopt.lab.data import MissingError
 from targetopt.lab.problems import supervised
+from targetopt.lab.problems.linear import LinearProblem
+from targetopt.losses import Logistic
 from targetopt.types import BadArgument
 
 LIBSVM = ("mushrooms", "ijcnn1", "rcv1-v2-subset")
@@ -139,6 +141,19 @@ def test_accuracy() -> None:
     z = problem.linear.X @ theta[:-1] + theta[-1]
     right = float(np.mean(z.argmax(axis=1) == problem.linear.y))
     assert problem.metrics_at(theta[:-1], theta[-1])["accuracy"] == right > 0.9
+
+
+def test_margin_is_the_distance_to_the_boundary_where_data_are_separable() -> None:
+    X, y = np.array([[3.0, 4.0], [-2.0, 0.0], [0.0, 5.0]]), np.array([1.0, -1.0, 1.0])
+    options = {"bias": False, "weight_decay": 0.0, "classification": True}
+    problem = LinearProblem("", X, y, Logistic, **options)
+    measured = [problem.metrics_at(s * np.array([1.0, 1.0]))["margin"] for s in (1.0, 1e6)]
+    np.testing.assert_allclose(measured, 2**0.5, rtol=1e-15)  # the row (−2, 0), at any length of θ
+    assert problem.metrics_at(np.array([1.0, -2.0]))["margin"] == -10 / 5**0.5  # on the wrong side
+    assert problem.metrics_at(np.zeros(2))["margin"] == 0
+    assert np.isnan(problem.metrics_at(np.array([np.nan, 1.0]))["margin"])
+    penalised = LinearProblem("", X, y, Logistic, **options | {"weight_decay": 0.1})
+    assert "margin" not in penalised.metrics_at(np.ones(2))
 
 
 @pytest.mark.parametrize(

@@ -131,6 +131,10 @@ class LinearProblem(Problem):
     def metrics_at(self, weight: Array, bias: Array | float | None = None) -> dict[str, float]:
         """The metrics at given parameters, for drivers that have no torch model.
 
+        On two classes that a linear model separates, where inf h = 0 is attained nowhere, ``margin`` is
+        min_i y_i z_i / ‖θ‖: the distance of the nearest row to the boundary, negative while rows are on
+        its wrong side.
+
         Args:
             weight: shape ``(d,)``, or ``(d, outputs)`` for several outputs.
             bias: one number per output, where the problem has a bias.
@@ -152,6 +156,10 @@ class LinearProblem(Problem):
             values["accuracy"] = float(np.mean(self._is_right(z)))
         if self._reference.resolved:
             values["suboptimality"] = loss - self._reference.value
+        if not self._reference.attained and self.outputs == 1:
+            # Separable: losses say how long θ has become, the margin where it points.
+            norm = square_norm**0.5
+            values["margin"] = float(np.min(self.linear.y * z)) / norm if norm else 0.0
         return values
 
     def _is_right(self, z: Array) -> NDArray[np.bool_]:

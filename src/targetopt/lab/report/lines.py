@@ -33,8 +33,8 @@ TAUS = np.logspace(0, 4, 41)
 """Oracle costs at which the cost of reaching a level is told."""
 
 _HIGHER = frozenset(
-    {"accuracy", "auc", "f1", "iou", "likelihood", "precision", "r2", "recall", "return", "returns"}
-    | {"reward", "rewards", "score", "scores", "success"}
+    {"accuracy", "auc", "f1", "iou", "likelihood", "margin", "precision", "r2", "recall"}
+    | {"return", "returns", "reward", "rewards", "score", "scores", "success"}
 )
 
 

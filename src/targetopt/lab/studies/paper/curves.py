@@ -34,7 +34,7 @@ _COUNTS = (
     "seed", "step", "oracle_calls", "value_calls", "inner_steps", "forward_calls", "backward_calls",
 )  # fmt: skip
 _NUMBERS = (
-    *_COUNTS, "epoch", "loss", "grad_norm", "suboptimality",
+    *_COUNTS, "epoch", "loss", "grad_norm", "suboptimality", "margin",
     "best_in_class", "held_out_loss", "mean_return", "gathering_time", "updating_time",
 )  # fmt: skip
 
