@@ -325,7 +325,7 @@ CASES: dict[str, tuple[Callable[[Run], Any], type[BaseException], str]] = {
     "entropy of one number": (
         with_part(rule=to.MirrorDescent(to.NegativeEntropy())),
         to.BadForward,
-        r"probabilities of shape \(n, k\); the forward gives \(10,\).*softmax",
+        r"probabilities, between 0 and 1; row \d is .*sigmoid",
     ),
     "entropy of logits": (
         entropy_of_logits,

@@ -135,6 +135,21 @@ def test_overparametrised_exact_entropy_lands_on_exponentiated_gradient(seed, et
     )
 
 
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 10**6), eta=st.floats(0.01, 5.0))
+def test_overparametrised_exact_entropy_of_one_probability_moves_its_logit(seed, eta):
+    """Mirror descent with the binary entropy: logit z ← logit z − ηg."""
+    g = generator(seed)
+    start = torch.rand(3, generator=g, dtype=F64).mul(0.98).add(0.01)
+    x = torch.randn(3, 6, generator=g, dtype=F64)
+    w = (torch.linalg.pinv(x) @ start).requires_grad_()
+    slopes = torch.tensor([1.0, -2.0, 0.5], dtype=F64)
+    opt = to.SSO([w], lr=eta, rule=to.MirrorDescent(to.NegativeEntropy()), inner=to.Exact())
+    opt.step(lambda: x @ w, lambda z: z * slopes)
+    expected = torch.sigmoid(torch.logit(start) - eta * slopes)
+    torch.testing.assert_close((x @ w).detach(), expected, rtol=1e-7, atol=1e-9)
+
+
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_lemma_4_1_sso_is_projected_target_space_sgd(seed):

@@ -13,7 +13,16 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import targetopt as to
-from targetopt.losses import CrossEntropy, GaussianKL, Huber, Logistic, Loss, Poisson, Squared
+from targetopt.losses import (
+    BinaryLikelihood,
+    CrossEntropy,
+    GaussianKL,
+    Huber,
+    Logistic,
+    Loss,
+    Poisson,
+    Squared,
+)
 
 F64 = torch.float64
 
@@ -172,6 +181,37 @@ def test_smoothness_bounds_the_curvature(make, seed: int, k: int, scale: float) 
     assert (inner >= loss.strong_convexity * squared_distance * (1 - 1e-9) - 1e-9 * scale**2).all()
 
 
+@given(seed=st.integers(0, 10_000), scale=st.floats(0.1, 5))
+@settings(max_examples=25, deadline=None)
+def test_likelihood_of_probabilities_is_the_logistic_loss_of_logits(
+    seed: int, scale: float
+) -> None:
+    g = torch.Generator().manual_seed(seed)
+    y = torch.randn(6, dtype=F64, generator=g).sign()
+    logits = scale * torch.randn(6, dtype=F64, generator=g)
+    loss, plain, p = BinaryLikelihood(y), Logistic(y), torch.sigmoid(logits)
+    against = torch.sigmoid(-y * logits)  # 1 − p has lost its digits where it is small
+    lost = 1e-15 / (1 - against)
+    assert ((loss.value(p) - plain.value(logits)).abs() <= 2 * lost + 1e-15).all()
+    slope = p * (1 - p)
+    near = lost < 1e-10
+    torch.testing.assert_close(
+        (loss.gradient(p) * slope)[near], plain.gradient(logits)[near], rtol=1e-9, atol=1e-12
+    )
+    gradient, hessian = by_autograd(loss.value, p)
+    torch.testing.assert_close(loss.gradient(p), gradient)
+    torch.testing.assert_close(loss.curvature(p), hessian.reshape(-1))
+
+
+def test_likelihood_is_finite_where_a_label_is_thought_impossible() -> None:
+    loss = BinaryLikelihood(torch.tensor([1.0, -1.0, 1.0, -1.0]))
+    z = torch.tensor([0.0, 1.0, 1.0, 0.0])
+    assert torch.isfinite(loss.value(z)).all()
+    assert loss.value(z)[2:].tolist() == [0.0, 0.0]
+    assert torch.isfinite(loss.gradient(z)).all()
+    assert loss.smoothness is None
+
+
 @pytest.mark.parametrize(
     ("loss", "z", "curvature"),
     [
@@ -281,6 +321,10 @@ def test_other_shapes_are_not_broadcast(make) -> None:
         (lambda: Huber(torch.zeros(2), delta=math.nan), "delta=nan must be positive"),
         (lambda: Logistic(torch.tensor([0.0, 1.0])), r"\+1 or −1; found 0.0.*2\*y − 1"),
         (lambda: Logistic(torch.tensor([True, False])), r"\+1 or −1; found False"),
+        (
+            lambda: BinaryLikelihood(torch.tensor([0.0, 1.0])),
+            r"BinaryLikelihood: labels must be \+1 or −1",
+        ),
         (lambda: Poisson(torch.tensor([1.0, -2.0])), "must not be negative; found -2.0"),
         (lambda: CrossEntropy(torch.tensor([0, -1])), r"count classes from 0.*smallest -1"),
         (lambda: CrossEntropy(torch.zeros(2, 3, dtype=torch.long)), r"must have shape \(n,\)"),

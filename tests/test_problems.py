@@ -143,6 +143,31 @@ def test_accuracy() -> None:
     assert problem.metrics_at(theta[:-1], theta[-1])["accuracy"] == right > 0.9
 
 
+def test_probabilities_pose_the_problem_of_the_logits() -> None:
+    """Another f and another ℓ, and the same h: values, gradients through f, and metrics agree."""
+    problem = problems.get("probabilities", data="breast_cancer", weight_decay=0.01)
+    logits = problems.get("breast_cancer", bias=False, weight_decay=0.01)
+    model = problem.model(3)
+    assert problem.metrics(model) == logits.metrics(logits.model(3))
+    rows = torch.arange(40)
+    found = []
+    for each in (problem, logits):
+        forward, oracle = each.forward(model, rows), each.oracle(rows)
+        z = forward()
+        point = oracle.query(z.detach())
+        (slope,) = torch.autograd.grad(z, model.parameters(), point.gradients)
+        found.append((point.losses, slope))
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
+    assert problem.reference().value == logits.reference().value
+
+
+@pytest.mark.parametrize("data", ["digits", "quadratic", "probabilities"])
+def test_probabilities_of_what_has_none_are_refused(data: str) -> None:
+    with pytest.raises(BadArgument, match=f"data='{data}' must name a linear problem of two"):
+        problems.get("probabilities", data=data)
+
+
 def test_margin_is_the_distance_to_the_boundary_where_data_are_separable() -> None:
     X, y = np.array([[3.0, 4.0], [-2.0, 0.0], [0.0, 5.0]]), np.array([1.0, -1.0, 1.0])
     options = {"bias": False, "weight_decay": 0.0, "classification": True}

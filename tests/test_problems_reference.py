@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 
 from targetopt.lab import problems
-from targetopt.lab.problems import least_squares as ls
-from targetopt.lab.problems import reference as reference_module
 from targetopt.lab.problems.linear import LinearProblem
-from targetopt.lab.problems.objective import LinearObjective
-from targetopt.lab.problems.reference import compute_reference
+from targetopt.lab.problems.optima import least_squares as ls
+from targetopt.lab.problems.optima import reference as reference_module
+from targetopt.lab.problems.optima.objective import LinearObjective
+from targetopt.lab.problems.optima.reference import compute_reference
 from targetopt.linear.newton.metrics import Diagonal
 from targetopt.losses import CrossEntropy, Logistic, Squared
 

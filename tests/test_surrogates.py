@@ -248,6 +248,45 @@ def test_rows_that_occur_twice_are_remembered_by_their_mean(rule):
         torch.testing.assert_close(again.state[name], table, rtol=1e-15, atol=0)
 
 
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10**6), eta=st.floats(0.01, 10.0))
+def test_one_probability_a_row_is_the_simplex_of_two(seed, eta):
+    """Every part of the surrogate of z is that of (z, 1 − z), along the line on which these lie."""
+    g = torch.Generator().manual_seed(seed)
+    z_t, z, other = (torch.rand(6, generator=g, dtype=F64) for _ in range(3))
+    slopes, losses = torch.randn(6, generator=g, dtype=F64), torch.rand(6, generator=g, dtype=F64)
+    pairs = lambda v: torch.stack([v, 1 - v], dim=1)  # noqa: E731
+    split = torch.stack([0.3 * slopes, -0.7 * slopes], dim=1)  # the same slope along the line
+    rule = to.MirrorDescent(to.NegativeEntropy())
+    q = rule.propose(TargetPoint(z_t, losses, slopes), eta, 1.0, {}).surrogate
+    two = rule.propose(TargetPoint(pairs(z_t), losses, split), eta, 1.0, {}).surrogate
+    close = {"rtol": 1e-9, "atol": 1e-9}
+    torch.testing.assert_close(q.value(z), two.value(pairs(z)), **close)
+    torch.testing.assert_close(q.minimiser(), two.minimiser()[:, 0], **close)
+    along = two.gradient(pairs(z))
+    torch.testing.assert_close(q.gradient(z), along[:, 0] - along[:, 1], **close)
+    leaf = z.clone().requires_grad_()
+    (auto,) = torch.autograd.grad(q.value(leaf), leaf)
+    torch.testing.assert_close(q.gradient(z) / 6, auto, **close)
+    change = q.change(z, other, q.gradient(z))
+    torch.testing.assert_close(change, q.value(other) - q.value(z), rtol=1e-8, atol=1e-8)
+    exact = slopes * (z - z_t) + to.NegativeEntropy().value(z, z_t) / eta
+    torch.testing.assert_close(q.value(z), (losses + exact).mean(), **close)
+    expected = 6 * torch.autograd.functional.hessian(q.value, z).diagonal()
+    torch.testing.assert_close(q.curvature_product(z, torch.ones(6, dtype=F64)), expected, **close)
+
+
+@pytest.mark.parametrize("small", [0.2, 1e-3, 1e-17, 1e-300, 0.0])
+def test_entropic_change_to_a_probability_that_rounding_takes_for_none(small):
+    """From ½ to 1e-17 the step is −½ to rounding, and its logarithm is not that of nothing."""
+    z_t = torch.tensor([[0.5, 0.5]], dtype=F64)
+    point = TargetPoint(z_t, torch.zeros(1, dtype=F64), torch.tensor([[1.0, -1.0]], dtype=F64))
+    q = to.MirrorDescent(to.NegativeEntropy()).propose(point, 0.5, 1.0, {}).surrogate
+    after = torch.tensor([[small, 1 - small]], dtype=F64)
+    change = q.change(z_t, after, q.gradient(z_t))
+    torch.testing.assert_close(change, q.value(after) - q.value(z_t), rtol=1e-12, atol=1e-15)
+
+
 @pytest.mark.parametrize("extreme", [1e4, -1e4])
 def test_entropy_is_computed_in_log_space(extreme):
     z = torch.tensor([[0.2, 0.8], [1.0, 0.0]], dtype=F64)

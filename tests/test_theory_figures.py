@@ -22,6 +22,7 @@ EXPECTED = {
         "holds",
         "holds",
         "does not hold",
+        "holds",
         "does not hold",
     ],
     "theory-counterexample": ["holds"] * 6 + ["does not hold"],
@@ -66,6 +67,10 @@ def test_verdicts_follow_the_data():
     assert judge_bounds(replace(data, projection=above), 20)[4].verdict == "does not hold"
     flat = replace(data.full, inexact=np.exp(-0.1 * np.array(data.full.inner_steps)))
     assert judge_bounds(replace(data, full=flat), 20)[5].verdict == "does not hold"
+    assert judge_bounds(data, 20)[8].verdict == "holds"
+    run = data.stationarity[0]
+    steep = replace(run, measured=2 * run.bound)
+    assert judge_bounds(replace(data, stationarity=[steep]), 20)[8].verdict == "does not hold"
 
     found = counterexample_data(2000, 1000)
     assert judge_counterexample(found)[0].verdict == "holds"

@@ -10,7 +10,13 @@ import torch
 from torch import Tensor
 
 from targetopt.distributed.world import present
-from targetopt.surrogate import EntropicProximal, Quadratic, Surrogate
+from targetopt.surrogate import (
+    BinaryEntropic,
+    EntropicProximal,
+    Quadratic,
+    Surrogate,
+    both_chances,
+)
 from targetopt.types import BadForward, MissingCapability, TargetPoint
 
 
@@ -83,8 +89,8 @@ class SquaredEuclidean(Divergence):
 class NegativeEntropy(Divergence):
     """D(z, z') = Σ z log(z/z') on the simplex; the half-step is z·exp(−ηg), renormalised.
 
-    For models whose targets are probabilities (a softmax at the end), shape ``(n, k)``. Computed in
-    log space, so gradients of any size are safe.
+    For models whose targets are probabilities: a softmax at the end, shape ``(n, k)``, or a sigmoid, shape ``(n,)``,
+    where z stands for (z, 1 − z). Computed in log space, so gradients of any size are safe.
 
     Args:
         tolerance: how far a row's sum may be from 1 before the targets are refused.
@@ -93,33 +99,56 @@ class NegativeEntropy(Divergence):
         >>> half = torch.tensor([[0.5, 0.5]])
         >>> NegativeEntropy().value(torch.tensor([[1.0, 0.0]]), half)
         tensor([0.6931])
+        >>> NegativeEntropy().value(torch.tensor([1.0]), torch.tensor([0.5]))
+        tensor([0.6931])
 
     Reference: Bubeck, *Convex Optimization: Algorithms and Complexity*, 2015, ch. 4; paper, App. B.2.
     """
 
     tolerance: float = 1e-3
 
-    def surrogate(self, point: TargetPoint, eta: float) -> EntropicProximal:
-        z = point.targets
+    def surrogate(self, point: TargetPoint, eta: float) -> EntropicProximal | BinaryEntropic:
+        z, g = point.targets, point.gradients
         self.check(z)
+        if z.ndim == 1:
+            slopes = torch.stack([g, torch.zeros_like(g)], dim=1)
+            return BinaryEntropic(self._proximal(both_chances(z), slopes, eta, point.loss))
+        return self._proximal(z, g, eta, point.loss)
+
+    def _proximal(self, z: Tensor, g: Tensor, eta: float, loss: Tensor) -> EntropicProximal:
         log_z = z.clamp_min(torch.finfo(z.dtype).tiny).log()
-        moved = log_z - eta * point.gradients
+        moved = log_z - eta * g
         log_norm = torch.logsumexp(moved, dim=1, keepdim=True)
         half = moved - log_norm
         # KL(z_t ‖ h) = η g·z_t + log_norm on the simplex, so this constant makes q(z_t) = ℓ(z_t).
         at_anchor = present().mean(z * (log_z - half) - z + half.exp()) / eta
-        return EntropicProximal(z, half, eta, point.loss - at_anchor)
+        return EntropicProximal(z, half, eta, loss - at_anchor)
 
     def value(self, z: Tensor, reference: Tensor) -> Tensor:
+        if z.ndim == 1:
+            z, reference = both_chances(z), both_chances(reference)
         log_reference = reference.clamp_min(torch.finfo(z.dtype).tiny).log()
         return (torch.xlogy(z, z) - z * log_reference - z + reference).sum(dim=1)
 
     def check(self, z: Tensor) -> None:
-        remedy = "Let the forward end in softmax, or use MirrorDescent(SquaredEuclidean()) on the logits."
-        if z.ndim != 2:
+        remedy = (
+            "Let the forward end in softmax (or in sigmoid, for one probability a row), or use "
+            "MirrorDescent(SquaredEuclidean()) on the logits."
+        )
+        if z.ndim not in (1, 2):
             raise BadForward(
-                f"NegativeEntropy needs probabilities of shape (n, k); the forward gives {tuple(z.shape)}. {remedy}"
+                "NegativeEntropy needs probabilities of shape (n, k), or (n,) for one a row; the forward gives "
+                f"{tuple(z.shape)}. {remedy}"
             )
+        if z.ndim == 1:
+            outside = (z < 0) | (z > 1)
+            if outside.any():
+                row = int(outside.nonzero()[0, 0])
+                raise BadForward(
+                    "NegativeEntropy needs targets that are probabilities, between 0 and 1; row "
+                    f"{row} is {z[row].item():.6g}. {remedy}"
+                )
+            return
         off = (z.sum(dim=1) - 1).abs()
         bad = (z < 0).any(dim=1) | (off > self.tolerance)
         if bad.any():

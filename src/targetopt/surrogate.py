@@ -230,8 +230,13 @@ class EntropicProximal(Surrogate):
         # Bregman form: the linear part exactly, the remainder as KL(after ‖ before).
         d = after - before
         ratio = d / before.clamp_min(torch.finfo(before.dtype).tiny)
-        remainder = after * torch.log1p(ratio.clamp_min(-1)) - d
-        remainder = torch.where(after == 0, before, remainder)
+        # Near −1 the ratio has lost how small ``after`` is, and its logarithms do not cancel.
+        logarithm = torch.where(
+            ratio > -0.5,
+            torch.log1p(ratio.clamp_min(-0.5)),
+            self._log(after) - self._log(before),
+        )
+        remainder = torch.where(after == 0, before, after * logarithm - d)
         entries = d * gradient_before + remainder / self.eta
         return _mean(torch.where(after < 0, torch.inf, entries))
 
@@ -240,6 +245,41 @@ class EntropicProximal(Surrogate):
 
     def minimiser(self) -> Tensor:
         return self.log_half_step.exp()
+
+
+@dataclass(frozen=True)
+class BinaryEntropic(Surrogate):
+    """q(z) = q'(z, 1 − z) for targets that are one probability a row, q' being entropic for rows of two."""
+
+    inside: EntropicProximal
+
+    @property
+    def anchor(self) -> Tensor:  # type: ignore[override]
+        return self.inside.anchor[:, 0]
+
+    def value(self, z: Tensor) -> Tensor:
+        return self.inside.value(both_chances(z))
+
+    def gradient(self, z: Tensor) -> Tensor:
+        own, other = self.inside.gradient(both_chances(z)).unbind(1)
+        return own - other
+
+    def change(self, before: Tensor, after: Tensor, gradient_before: Tensor) -> Tensor:
+        slopes = torch.stack([gradient_before, torch.zeros_like(before)], dim=1)
+        return self.inside.change(both_chances(before), both_chances(after), slopes)
+
+    def curvature_product(self, z: Tensor, v: Tensor) -> Tensor:
+        along = torch.stack([v, -v], dim=1)
+        own, other = self.inside.curvature_product(both_chances(z), along).unbind(1)
+        return own - other
+
+    def minimiser(self) -> Tensor:
+        return self.inside.minimiser()[:, 0]
+
+
+def both_chances(z: Tensor) -> Tensor:
+    """(z_i, 1 − z_i) as rows."""
+    return torch.stack([z, 1 - z], dim=1)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from targetopt.inner.base import Inner, InnerResult
 from targetopt.inner.objective import Evaluation, Line, Objective
 from targetopt.inner.space import Space
 from targetopt.inner.stopping import EXACT
-from targetopt.surrogate import EntropicProximal, Quadratic
+from targetopt.surrogate import BinaryEntropic, EntropicProximal, Quadratic, both_chances
 from targetopt.types import HALF, BadForward, MissingCapability, State, wide
 
 
@@ -53,7 +53,7 @@ class Exact(Inner):
 
     def minimise(self, objective: Objective, state: State) -> InnerResult:
         self.check(objective.params)
-        if not isinstance(objective.surrogate, Quadratic | EntropicProximal):
+        if not isinstance(objective.surrogate, Quadratic | EntropicProximal | BinaryEntropic):
             raise MissingCapability(
                 f"Exact solves quadratic and entropic surrogates, not {type(objective.surrogate).__name__}. "
                 "Use LBFGS."
@@ -128,6 +128,8 @@ def _interior_step(objective: Objective, z: Tensor, predicted: Tensor) -> float:
     """1, or shorter where the entropic surrogate would be left through zero."""
     if isinstance(objective.surrogate, Quadratic):
         return 1.0
+    if isinstance(objective.surrogate, BinaryEntropic):
+        z, predicted = both_chances(z), both_chances(predicted)
     falling = predicted < z
     limit = (z / (z - predicted))[falling]
     shortest = float(limit.min()) if falling.any() else math.inf

@@ -12,6 +12,7 @@ one home, and a loss of your own is compiled in the same way (docs/add-your-own.
 
 from targetopt.losses.arrays import OnArrays
 from targetopt.losses.base import Evaluation, Loss, Pointwise, Scalar, ScalarForm
+from targetopt.losses.binary_likelihood import BinaryLikelihood
 from targetopt.losses.cross_entropy import CrossEntropy
 from targetopt.losses.gaussian_kl import GaussianKL
 from targetopt.losses.huber import Huber
@@ -22,6 +23,7 @@ from targetopt.losses.spare import Spare
 from targetopt.losses.squared import Squared
 
 __all__ = [
+    "BinaryLikelihood",
     "CrossEntropy",
     "Evaluation",
     "GaussianKL",

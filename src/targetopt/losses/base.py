@@ -201,3 +201,13 @@ class Pointwise(Loss):
 
     def rows(self, index: Tensor) -> Self:
         return self.with_tables({"y": self.y[index]})
+
+
+def check_signs(name: str, y: Tensor) -> None:
+    """Refuse labels of two classes that are not +1 and −1; ``name`` is the loss that asks."""
+    wrong = (y != 1) & (y != -1)
+    if wrong.any():
+        raise BadArgument(
+            f"{name}: labels must be +1 or −1; found {y[wrong][0].item()!r}. Map them first, for 0/1 labels "
+            "with 2*y − 1."
+        )

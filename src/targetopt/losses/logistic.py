@@ -9,8 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from targetopt.losses.base import Evaluation, Pointwise, Scalar, sum_outputs
-from targetopt.types import BadArgument
+from targetopt.losses.base import Evaluation, Pointwise, Scalar, check_signs, sum_outputs
 
 RAREST = 1e-9
 """The smallest share or mean that a fit's starting constant is made for."""
@@ -45,13 +44,7 @@ class Logistic(Pointwise):
 
     def __init__(self, y: Tensor) -> None:
         super().__init__(y)
-        wrong = (self.y != 1) & (self.y != -1)
-        if wrong.any():
-            found = self.y[wrong][0].item()
-            raise BadArgument(
-                f"Logistic: labels must be +1 or −1; found {found!r}. Map them first, for 0/1 labels "
-                "with 2*y − 1."
-            )
+        check_signs("Logistic", self.y)
 
     def value(self, z: Tensor) -> Tensor:
         return sum_outputs(-F.logsigmoid(self._matched(z) * z))  # softplus is linear above 20

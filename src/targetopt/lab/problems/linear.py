@@ -173,7 +173,7 @@ class LinearProblem(Problem):
         return self.reference()
 
     def reference(self) -> Reference:
-        from targetopt.lab.problems.reference import cached_reference
+        from targetopt.lab.problems.optima.reference import cached_reference
 
         return cached_reference(self)
 

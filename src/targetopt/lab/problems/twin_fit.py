@@ -18,8 +18,8 @@ from scipy.sparse.linalg import svds
 from targetopt.lab import data
 from targetopt.lab.problems.base import Array
 from targetopt.lab.problems.linear import LinearProblem
-from targetopt.lab.problems.objective import LinearObjective
-from targetopt.lab.problems.reference import compute_reference
+from targetopt.lab.problems.optima.objective import LinearObjective
+from targetopt.lab.problems.optima.reference import compute_reference
 from targetopt.lab.problems.twins import Csr, Statistics, rcv1_twin
 from targetopt.losses import Logistic
 

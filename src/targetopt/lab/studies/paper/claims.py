@@ -14,6 +14,7 @@ from pathlib import Path
 from targetopt.lab.spec.panels import MAIN
 from targetopt.lab.statistics.verdicts import Verdict
 from targetopt.lab.studies.imitation import claims as oil_claims
+from targetopt.lab.studies.paper import other_rules
 from targetopt.lab.studies.paper.evidence import (
     ADAGRAD,
     ADAGRAD_NORM,
@@ -395,6 +396,7 @@ CLAIMS: dict[str, list[Claim]] = {
             Beats(contest(replace(SSO, panel=TUNED), replace(SVRG, panel=TUNED))),
         ),
     ],
+    **other_rules.CLAIMS,
 }
 """Figure → its claims. The theory figures judge themselves."""
 

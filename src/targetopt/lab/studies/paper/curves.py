@@ -187,7 +187,7 @@ def _stored(name: str, values: NDArray[Any]) -> NDArray[Any]:
 def _problem_key(run: Run) -> str:
     """What the table calls the problem: its name, or its label where all have one name."""
     problem = run.manifest["problem"]
-    return str(problem["label" if problem["name"] == "imitation" else "name"])
+    return str(problem["label" if problem["name"] in ("imitation", "probabilities") else "name"])
 
 
 def _expert_return(runs: Sequence[Run]) -> float | None:

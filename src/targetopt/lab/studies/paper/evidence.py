@@ -107,7 +107,8 @@ class Case:
     @property
     def problem(self) -> str:
         """The data set."""
-        return str(next(iter(self.seeds.values())).manifest["problem"]["name"])
+        problem = next(iter(self.seeds.values())).manifest["problem"]
+        return str(problem.get("data", problem["name"]))
 
     @property
     def problem_label(self) -> str:
@@ -118,7 +119,8 @@ class Case:
     def separable(self) -> bool:
         """Whether the infimum of its loss is zero and lies at infinity: logistic loss, data that a plane separates."""
         problem = next(iter(self.seeds.values())).manifest["problem"]
-        return problem.get("loss") == "logistic" and any(n in self.problem for n in SEPARABLE)
+        logistic = problem.get("loss") == "logistic" or problem["name"] == "probabilities"
+        return logistic and any(n in self.problem for n in SEPARABLE)
 
     def knows(self, column: str) -> bool:
         """Whether all its runs have recorded ``column``."""
@@ -235,6 +237,11 @@ def final_suboptimality(run: Run) -> float:
 def final_gradient(run: Run) -> float:
     """The norm of the full gradient at the end; infinite for a run that diverged."""
     return np.inf if diverged(run) else float(run.columns["grad_norm"][-1])
+
+
+def final_margin(run: Run) -> float:
+    """The distance of the nearest row to the boundary at the end; the least there is for a run that diverged."""
+    return -np.inf if diverged(run) else float(run.columns["margin"][-1])
 
 
 def share_of_rises(run: Run) -> float:

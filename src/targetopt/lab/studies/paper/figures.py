@@ -116,10 +116,10 @@ def load(name: str, scale: str) -> Figure:
     table = specification(name)
     stand_ins = {}
     for problem in table["problems"]:
-        wanted = problem["name"]
-        problem["name"] = available(wanted) if wanted in CHEAP_FIRST else wanted
-        if problem["name"] != wanted:
-            stand_ins[wanted] = problem["name"]
+        for key in ("name", "data"):
+            wanted = problem.get(key)
+            if wanted in CHEAP_FIRST and available(wanted) != wanted:
+                problem[key] = stand_ins[wanted] = available(wanted)
     for method in table["methods"]:
         for_some = method.get("on", {})
         if "name" in for_some:

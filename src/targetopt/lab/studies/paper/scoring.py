@@ -16,6 +16,7 @@ from targetopt.lab.studies.paper.evidence import (
     diverged,
     final_gradient,
     final_loss,
+    final_margin,
     final_suboptimality,
 )
 
@@ -95,6 +96,7 @@ def compared(pairs: Sequence[Pair], score: _Score, pick: _Pick = lowest) -> Scor
             "share of the cases by means over seeds": float(np.mean(by_mean)),
             **_suboptimalities(pairs, pick),
             **_gradients(pairs, pick),
+            **_margins(pairs),
         },
     )
 
@@ -109,6 +111,17 @@ def _gradients(pairs: Sequence[Pair], pick: _Pick) -> dict[str, float | str]:
     ratios = np.array([_ratios(*_with_rivals(pair, final_gradient, pick)) for pair in known])
     middle = float(statistics.quantile(ratios.ravel(), 0.5))
     return {f"median ratio of gradient norms on separable data ({len(known)} cases)": middle}
+
+
+def _margins(pairs: Sequence[Pair]) -> dict[str, float | str]:
+    """The median margins there, which do not depend on how far one went; of the rivals that of the largest."""
+    known = [p for p in pairs if all(case.knows("margin") for case in (p[0], *p[1]))]
+    if not known:
+        return {}
+    both = np.array([_with_rivals(pair, final_margin, highest) for pair in known])
+    ours, theirs = (float(statistics.quantile(both[:, k].ravel(), 0.5)) for k in (0, 1))
+    name = f"median margin on separable data, ours and the best rival's ({len(known)} cases)"
+    return {name: f"{ours:.3g}, {theirs:.3g}"}
 
 
 def _suboptimalities(pairs: Sequence[Pair], pick: _Pick) -> dict[str, float | str]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from targetopt.lab.studies.theory.appendix import Checked, check_all
 from targetopt.lab.studies.theory.appendix.deterministic import random_problem
+from targetopt.lab.studies.theory.nonconvex import Stationarity, run_stationarity
 from targetopt.lab.studies.theory.survey import (
     Comparison,
     ProjectionCurve,
@@ -33,6 +34,7 @@ class BoundsData:
         forgetting: rows (T, C_T, bound, printed) for κ = 10.
         interpolation: distance, ζ_t² and gap along SSO on an interpolating problem.
         outcomes: of every inequality of the appendix.
+        stationarity: Lemma C.1 on losses that are not convex.
     """
 
     curves: dict[tuple[str, str], tuple[Runs, Array]]
@@ -42,6 +44,7 @@ class BoundsData:
     forgetting: Array
     interpolation: dict[str, Array]
     outcomes: list[Checked]
+    stationarity: list[Stationarity]
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,7 @@ def bounds_data(
         forgetting=np.array([_forgetting(T, 40.0) for T in horizons]),
         interpolation=_interpolation(seeds),
         outcomes=check_all(most=instances),
+        stationarity=run_stationarity(problems, steps),
     )
 
 

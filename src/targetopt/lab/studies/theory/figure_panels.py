@@ -65,6 +65,7 @@ def draw_bounds(path: Path, data: BoundsData) -> None:
             "Projection error against m": partial(_draw_projection, data=data),
             "Errors remembered, exponential steps (κ = 10)": partial(_draw_forgetting, data=data),
             "Interpolation: linear convergence": partial(_draw_interpolation, data=data),
+            "Lemma C.1, ℓ not convex": partial(_draw_stationarity, data=data),
         },
     )
 
@@ -137,6 +138,19 @@ def _draw_interpolation(axes: Any, data: BoundsData) -> tuple[str, str]:
     axes.plot(t, zeta, color=_ORANGE, label="ζ_t² (printed as 0)")
     _scales(axes, "xl")
     return "t", ""
+
+
+def _draw_stationarity(axes: Any, data: BoundsData) -> tuple[str, str]:
+    """The run that comes closest to its bound, for each m."""
+    for m, colour in zip((1, 5, 20), (_BLUE, _GREEN, _ORANGE), strict=True):
+        runs = [run for run in data.stationarity if run.inner_steps == m]
+        tightest = max(runs, key=lambda run: float((run.measured / run.bound).max()))
+        t = np.arange(1, len(tightest.bound) + 1)
+        axes.plot(t, tightest.measured, color=colour, label=f"min ‖∇h‖², m = {m}")
+        axes.plot(t, tightest.bound, color=colour, linestyle="--")
+    axes.plot([], [], color=_BLACK, linestyle="--", label="2β (h(θ_1) − h*)/T")
+    _scales(axes, "ll")
+    return "T", ""
 
 
 def draw_counterexample(path: Path, data: CounterexampleData) -> None:

@@ -74,6 +74,22 @@ def theory_bounds(out: Path, scale: ScaleName) -> list[Verdict]:
     )
     _write_table(
         out,
+        "theory-bounds-stationarity",
+        (
+            {
+                "problem": run.problem,
+                "m": run.inner_steps,
+                "largest_ratio": float((run.measured / run.bound).max()),
+                "last_measured": float(run.measured[-1]),
+                "last_bound": float(run.bound[-1]),
+                "rises": run.rises,
+                "least_curvature": run.least_curvature,
+            }
+            for run in data.stationarity
+        ),
+    )
+    _write_table(
+        out,
         "theory-bounds-forgetting",
         (dict(zip(("T", "sum", "bound", "printed"), row, strict=True)) for row in data.forgetting),
     )

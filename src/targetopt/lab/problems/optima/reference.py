@@ -21,8 +21,8 @@ from targetopt.arrays import DamagedFile, read_arrays
 from targetopt.files import write_atomically
 from targetopt.lab.data.files import FileLock, user_cache
 from targetopt.lab.problems.base import Array
-from targetopt.lab.problems.least_squares import least_squares
-from targetopt.lab.problems.objective import LinearObjective
+from targetopt.lab.problems.optima.least_squares import least_squares
+from targetopt.lab.problems.optima.objective import LinearObjective
 from targetopt.linear.newton import minimise
 from targetopt.losses import Squared
 from targetopt.reference import Reference
