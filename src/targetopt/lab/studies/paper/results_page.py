@@ -17,6 +17,9 @@ from targetopt.lab.studies.paper import figure_page, figures
 from targetopt.lab.studies.paper.findings import findings
 from targetopt.lab.studies.paper.judging import BEYOND
 
+FIVE = 5
+"""How many values the lists of tuned options begin with."""
+
 Facts = Mapping[str, Any]
 Judged = Mapping[str, Sequence[Verdict]]
 
@@ -56,7 +59,7 @@ def _page(folder: Path, facts: Mapping[str, Facts], judged: Judged) -> Iterator[
     yield ""
     yield "Four things to know before you quote a number:"
     yield ""
-    yield from (f"* {caveat}" for caveat in _caveats(folder, facts))
+    yield from (f"* {caveat}" for caveat in _caveats(folder, facts, judged))
     opening = figure_page.pictures(folder / OPENING)
     if OPENING in facts and opening:
         yield ""
@@ -108,12 +111,15 @@ def _page(folder: Path, facts: Mapping[str, Facts], judged: Judged) -> Iterator[
     )
 
 
-def _caveats(folder: Path, facts: Mapping[str, Facts]) -> Iterator[str]:
+def _caveats(folder: Path, facts: Mapping[str, Facts], judged: Judged) -> Iterator[str]:
+    numbers = [key for each in judged.values() for verdict in each for key in verdict.numbers]
+    measured = any(key.startswith("median margin") for key in numbers)
+    margins = "and margins are" if measured else "are"
     yield (
         "**Three data sets, three seeds.** Intervals say what varies with the seed; nothing is claimed about other "
         "data. Two of the three (mushrooms, RCV1) are separable: there the logistic loss falls for ever as the weights "
-        "grow, so its final value measures how far a method has gone. Gradient norms are shown beside it; margins were "
-        "not recorded."
+        f"grow, so its final value measures how far a method has gone. Gradient norms {margins} shown beside it"
+        f"{'.' if measured else '; margins were not recorded.'}"
     )
     yield (
         "**RCV1 is another subset** of the same collection (RCV1-v2), since LIBSVM's file was not to be had. Without "
@@ -121,9 +127,15 @@ def _caveats(folder: Path, facts: Mapping[str, Facts]) -> Iterator[str]:
     )
     choices = [choice for name in facts for choice in tuning.read(folder / name)]
     edges = sum(bool(choice["at_edge"]) for choice in choices)
+    longest = max((len(choice["tried"]) for choice in choices), default=0)
+    means = (
+        f"the best of five to {longest} values**: lists are extended until the best lies inside, up to a limit"
+        if longest > FIVE
+        else "the best of five values**"
+    )
     yield (
-        f'**"Tuned" means the best of five values**, and {edges} of {len(choices)} choices lie at the edge of their '
-        "list: a longer list would tune them further. Pages say which."
+        f'**"Tuned" means {means}, and {edges} of {len(choices)} choices lie at the edge of their list: a longer list '
+        "would tune them further. Pages say which."
     )
     yield (
         "**Some settings decide verdicts**: the floor of SSO-Newton, the cap of SLS, where line-searches begin, how "
