@@ -289,6 +289,12 @@ def test_a_curve_that_explodes_does_not_flatten_the_others() -> None:
     multiples.limit(ax, 1e-3, 1e30, 1.0, True)
     assert ax.get_ylim()[1] < 10
     ax.set_yscale("linear")
+    multiples.limit(
+        ax, 5e-324, 1e200, None, True
+    )  # a gradient that has vanished beside one that has exploded
+    low, high = ax.get_ylim()
+    assert 0 < low <= 1e-100
+    assert 1e200 <= high < np.inf
     multiples.limit(ax, 0.0, 1e30, 1.0, False)
     assert ax.get_ylim()[1] < 2
     multiples.limit(ax, -5.0, 3000.0, None, False)  # returns: higher is better, nothing is cut

@@ -45,6 +45,7 @@ _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 CROWDED = 16
 """Figures with more panels have no ticks between the numbered ones, which are many and say little at that size."""
 _FAR = 1e200  # matplotlib adds margins to it, which must stay finite
+_NEAR = 1e-100  # a log axis ends here: numbers below are rounding, and their ratios to large ones are not finite
 RC = {
     "text.parse_math": False,
     "font.family": "DejaVu Sans",
@@ -277,6 +278,7 @@ def limit(ax: Any, low: float, high: float, start: float | None, log: bool) -> N
     if start is not None and math.isfinite(start):
         high = max(min(high, 2 * start if log else start + 0.5 * abs(start)), low)
     if log:
+        low, high = max(low, _NEAR), max(high, _NEAR)
         pad = max((high / low) ** 0.05, 1.05)
         ax.set_ylim(low / pad, high * pad)
         log_ticks(ax.yaxis, low / pad, high * pad)
