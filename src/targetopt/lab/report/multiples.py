@@ -44,6 +44,8 @@ _MARKERS = dict(
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 CROWDED = 16
 """Figures with more panels have no ticks between the numbered ones, which are many and say little at that size."""
+ROUNDING = 1e-16
+"""What a number that begins at one and falls to this is worth: float64 could not tell it from nothing beside one."""
 _FAR = 1e200  # matplotlib adds margins to it, which must stay finite
 _NEAR = 1e-100  # a log axis ends here: numbers below are rounding, and their ratios to large ones are not finite
 RC = {
@@ -272,11 +274,12 @@ def drawable(values: NDArray[Any], log: bool) -> NDArray[Any]:
 def limit(ax: Any, low: float, high: float, start: float | None, log: bool) -> None:
     """Limits of y from the medians.
 
-    Where lower is better, ``start`` is the highest value a curve begins with, and a curve that
-    explodes far above it does not flatten the others.
+    Where lower is better, ``start`` is the highest value a curve begins with. A curve that explodes far above it, or
+    vanishes below its rounding, does not flatten the others.
     """
     if start is not None and math.isfinite(start):
         high = max(min(high, 2 * start if log else start + 0.5 * abs(start)), low)
+        low = max(low, min(ROUNDING * start, high)) if log else low
     if log:
         low, high = max(low, _NEAR), max(high, _NEAR)
         pad = max((high / low) ** 0.05, 1.05)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from targetopt.lab.report.multiples import Entry, Place, plot, save
+from targetopt.lab.report.multiples import Entry, Place, log_ticks, plot, save
 from targetopt.lab.report.palette import DASHED, SOLID, Style, oklch
 from targetopt.lab.statistics.profiles import shares_of
 from targetopt.lab.studies.oracles.findings import Found, TaskFindings
@@ -100,25 +101,45 @@ def _low(value: float) -> float:
 
 
 def _prices(found: Sequence[TaskFindings], path: Path) -> Path:
-    """For every problem the seconds of the cheapest rival over those of the default, by the price of a call."""
+    """For every problem the seconds of the cheapest rival over those of the default, by the price of a call.
 
-    def paint(ax: Any, cell: Place) -> tuple[str, str]:
+    Each has a panel, in which the others are grey; those where SSO wins by most at a second a call come first.
+    """
+    ratios = {task.name: [task.price_ratio(price, "rival") for price in PRICES] for task in found}
+    order = sorted(found, key=lambda task: -_low(ratios[task.name][PRICES.index(1.0)]))
+    own = Style(oklch(0.55, 0.2, 27.0), oklch(0.7, 0.18, 27.0), SOLID, "circle")
+    other = Style(oklch(0.8, 0.0, 0.0), oklch(0.8, 0.0, 0.0), SOLID, "circle")
+    cells = [
+        _Panel(row=k // 6, column=k % 6, title=task.title.replace(", ", ",\n", 1), task=task)
+        for k, task in enumerate(order)
+    ]
+    known = [value for each in ratios.values() for value in each if math.isfinite(value)]
+
+    def paint(ax: Any, cell: _Panel) -> tuple[str, str]:
         ax.set_xscale("log")
         ax.set_yscale("log")
-        ax.axhline(1.0, color="0.4", linewidth=0.8)
-        for place, task in enumerate(found):
-            y = [task.price_ratio(price, "rival") for price in PRICES]
-            colour = oklch(0.5, 0.14, 360.0 * place / max(len(found), 1))
-            ax.plot(
-                PRICES, y, color=colour, marker="o", markersize=2.5, linewidth=0.9, label=task.title
-            )
+        ax.axhspan(1e-6, 1.0, color="0.93", linewidth=0)
+        for y in ratios.values():
+            ax.plot(PRICES, y, color=other.light, linewidth=0.5, zorder=2)
+        y = ratios[cell.task.name]
+        ax.plot(PRICES, y, color=own.light, marker="o", markersize=2.5, linewidth=1.3, zorder=3)
         ax.set_xlim(PRICES[0] / 1.3, PRICES[-1] * 1.3)
-        ax.legend(fontsize=5, loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
-        box = ax.get_position()
-        ax.set_position([box.x0, box.y0, box.width * 0.66, box.height])
-        return "price of a call, seconds", "time of the best rival / of SSO"
+        ax.set_ylim(min(0.5, *known) / 1.3, max(2.0, *known) * 1.3)
+        log_ticks(ax.yaxis, *ax.get_ylim())
+        return "price of a call, s", "rival / SSO"
 
-    return _single(path, paint, 2.3)
+    entries = [
+        Entry("this problem", own),
+        Entry("the other problems", other),
+    ]
+    note = "Time of the best tuned rival over that of SSO, by the price of a call; SSO is the slower one on grey ground"
+    save(path, cells, (), (), entries, paint, note, size=(1.35, 1.2))
+    return path.with_name(path.name + ".png")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Panel(Place):
+    task: TaskFindings
 
 
 def _profiles(found: Sequence[TaskFindings], path: Path) -> Path:
