@@ -4,7 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from targetopt.lab import Experiment
 from targetopt.lab.run import forecast
+from targetopt.lab.spec.grid import resolve
 from targetopt.types import Diverged
 
 
@@ -64,3 +66,14 @@ def test_sessions_that_go_step_by_step_are_not_run_to_their_end(monkeypatch):
 def test_where_every_step_is_recorded_every_record_counts():
     assert forecast.Pace(0.0, 1.0, 1, records_all=True).seconds(500) == 501.0
     assert forecast.Pace(0.0, 1.0, 1).seconds(500) == 55.0
+
+
+def test_it_says_what_it_is_timing(monkeypatch):
+    methods = [{"name": "sgd"}, {"name": "adam"}]
+    spec = {"name": "two", "problems": [{"name": "quadratic"}], "methods": methods, "seeds": 2}
+    grid = resolve(Experiment(**spec, epochs=2))
+    told = []
+    monkeypatch.setattr(forecast, "measure", lambda run: forecast.Pace(1.0, 0.0, 1))
+    found = forecast.forecast(grid.runs, lambda *what: told.append(what))
+    assert told == [(0, 2, "SGD on quadratic"), (1, 2, "Adam on quadratic")]
+    assert list(found.values()) == [2.0] * 4

@@ -108,11 +108,13 @@ def announce(text: str) -> None:
 
 def foresee(plans: "Mapping[str, Plan]", time_limit: float | None = None) -> None:
     """How many runs there are, how many are done, and what the others will take."""
+    from targetopt.display import Progress
     from targetopt.lab.run.economy import economy, total
     from targetopt.lab.run.progress import spoken
 
     announce("Counting the runs, and making a few steps of each kind …")
-    costs = economy(plans, time_limit)
+    with Progress("timing", "kinds of runs", transient=True) as shown:
+        costs = economy(plans, time_limit, shown.show)
     several = len(costs) > 1  # which may have runs in common
     table = Table("experiment", "runs", *["of its own"] * several, "done", "core time", box=None)
     for name, cost in ({**costs, "all": total(costs)} if several else costs).items():

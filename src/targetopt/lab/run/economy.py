@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from targetopt.lab.run.forecast import forecast
@@ -28,8 +28,15 @@ class Cost:
     seconds: float
 
 
-def economy(plans: Mapping[str, Plan], time_limit: float | None = None) -> dict[str, Cost]:
-    """The cost of each experiment, by its name; what tuning has yet to choose counts with the first of its values."""
+def economy(
+    plans: Mapping[str, Plan],
+    time_limit: float | None = None,
+    show: Callable[[int, int, str], None] = lambda done, total, note: None,
+) -> dict[str, Cost]:
+    """The cost of each experiment, by its name; what tuning has yet to choose counts with the first of its values.
+
+    ``show`` is told how many kinds of runs are timed, of how many, and which is next.
+    """
     counts, left = {}, {}
     seen: set[str] = set()
     for name, plan in plans.items():
@@ -41,7 +48,7 @@ def economy(plans: Mapping[str, Plan], time_limit: float | None = None) -> dict[
         store = plan.store
         left[name] = [run for run in own if not settled(store.manifest(run.id), time_limit)]
         counts[name] = len(runs), len(own), len(own) - len(left[name])
-    seconds = forecast(run for runs in left.values() for run in runs)
+    seconds = forecast((run for runs in left.values() for run in runs), show)
     if time_limit is not None:
         seconds = {run: min(time, time_limit) for run, time in seconds.items()}
     return {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from targetopt.lab.run.execute import record_steps
@@ -39,15 +39,25 @@ def kind(run: RunConfig) -> str:
     return json.dumps([dict(run.problem), run.batch_size, run.engine, matters], sort_keys=True)
 
 
-def forecast(runs: Iterable[RunConfig]) -> dict[str, float]:
-    """CPU seconds of each run, by id: of its steps and its records, extrapolated from the first ones."""
-    paces: dict[str, Pace] = {}
-    found = {}
-    for run in runs:
-        if kind(run) not in paces:
-            paces[kind(run)] = measure(run)
-        found[run.id] = paces[kind(run)].seconds(run.epochs)
-    return found
+def forecast(
+    runs: Iterable[RunConfig],
+    show: Callable[[int, int, str], None] = lambda done, total, note: None,
+) -> dict[str, float]:
+    """CPU seconds of each run, by id: of its steps and its records, extrapolated from the first ones.
+
+    Args:
+        runs: all that are asked about.
+        show: told how many kinds of runs are timed, of how many, and which is next.
+    """
+    asked = list(runs)
+    kinds: dict[str, RunConfig] = {}
+    for run in asked:
+        kinds.setdefault(kind(run), run)
+    paces = {}
+    for done, (name, run) in enumerate(kinds.items()):
+        show(done, len(kinds), f"{run.method.label()} on {run.problem['name']}")
+        paces[name] = measure(run)
+    return {run.id: paces[kind(run)].seconds(run.epochs) for run in asked}
 
 
 def measure(run: RunConfig) -> Pace:
