@@ -12,7 +12,8 @@ from targetopt.linear.design import design
 
 pytest.importorskip("numba")
 
-from targetopt.linear.kernels.data import pieces
+from targetopt.linear.kernels.data import gathered, pieces
+from targetopt.linear.kernels.data.batch import matrix_of
 
 METHODS = {
     "a step": {"inner": to.Armijo(max_steps=1)},
@@ -94,3 +95,19 @@ def test_runs_in_threads_do_not_touch_each_others_batches():
         run = Run(design(X), y, batch_size=10, seed=seed, inner=to.Armijo(max_steps=20))
         run.advance(13 * 30)
         np.testing.assert_array_equal(run.theta, found[seed])
+
+
+@pytest.mark.parametrize("columns", [1, 2, 7, 40, 1000])
+def test_the_columns_of_a_batch_are_numbered_in_their_order(columns):
+    """Batches with fewer columns than rows: local numbers ascend with the columns, and the rows are the rows."""
+    rng = np.random.default_rng(columns)
+    X = sp.random_array((3000, columns), density=min(1.0, 3 / columns), rng=rng, format="csr")
+    order = rng.permutation(3000)[:2400]
+    ends = np.array([1500, 2400])
+    kept = gathered.gather(matrix_of(design(X)), order, ends, True, np.empty(0), 0)
+    for t, rows in enumerate(np.split(order, [1500])):
+        batch = gathered.view(kept, t)
+        touched = np.unique(X[rows].indices)
+        np.testing.assert_array_equal(batch.active, touched)
+        own = sp.csr_array((batch.data, batch.indices, batch.indptr), (rows.size, touched.size))
+        np.testing.assert_array_equal(own.toarray(), X[rows].toarray()[:, touched])
