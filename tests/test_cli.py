@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from targetopt.lab import METHODS, Experiment, Store, expand, problems, run
 from targetopt.lab.cli.main import COMMANDS, make
-from targetopt.lab.cli.results import Axis
+from targetopt.lab.cli.results import Axis, Middle
 from targetopt.lab.report import lines
 from targetopt.lab.run.progress import ShownRuns
 from targetopt.lab.run.runner import Tally
@@ -133,7 +133,7 @@ def test_report_takes_the_axis_and_tau(tmp_path: Path) -> None:
     costs = {float(row.split(",")[5]) for row in rows[1:]}
     assert {row.split(",")[4] for row in rows[1:]} == {"cost"}
     assert all(cost % 8 == 0 for cost in costs)  # τ + 1 for each step
-    assert tuple(Axis) == lines.X_AXES
+    assert (tuple(Axis), tuple(Middle)) == (lines.X_AXES, lines.MIDDLES)
     assert "--tau" in invoke("report", tmp_path, "--tau", "0.5", code=2)
 
 

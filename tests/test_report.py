@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from report_directory import HOSTILE, METHODS, PROBLEMS, add_rows, make, manifest, write_plan
-from targetopt.lab.report import lines, payload, plots
+from targetopt.lab.report import lines, multiples, payload, plots
 from targetopt.lab.report import page as report
 from targetopt.lab.report.lines import ReportError
 from targetopt.lab.report.plots import Cell
@@ -143,6 +143,22 @@ def test_curves_csv_is_the_median_and_quartiles_over_seeds(store: Store) -> None
     last = table(page, "curves.csv")[-1]
     assert (last["axis"], float(last["x"]), last["seeds"]) == ("oracle_calls", 1.0, "3")
     assert [float(last[k]) for k in ("quartile_low", "median", "quartile_high")] == [1.5, 2.0, 3.0]
+    assert float(last["mean"]) == pytest.approx(7 / 3)
+
+
+def test_figures_and_page_can_have_means(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    for seed, end in enumerate((1.0, 2.0, 4.0)):
+        add_rows(store, rows([8.0, end]), seed=seed)
+    drawn: list[float] = []
+    plot = multiples.plot
+    monkeypatch.setattr(
+        multiples, "plot", lambda ax, x, y, *look: (drawn.append(y[-1]), plot(ax, x, y, *look))
+    )
+    page = report.write(store.directory, middle="mean")
+    assert drawn[0] == pytest.approx(7 / 3)
+    assert '"middle":"mean"' in page.read_text("utf-8")
+    with pytest.raises(lines.ReportError, match="middle='mode' must be one of median, mean"):
+        report.write(store.directory, middle="mode")  # type: ignore[arg-type]
 
 
 def test_cost_csv_is_the_first_crossing_of_a_common_level(store: Store) -> None:
@@ -325,7 +341,8 @@ def test_one_lost_seed_is_worst_not_missing(store: Store) -> None:
     curve = lines.band(results.panels[0].lines[0], "loss", "oracle_calls", 1.0)
     assert curve is not None
     assert curve.seeds == 3
-    np.testing.assert_array_equal(curve.mid, [4.0, 3.0, 2.0])
+    np.testing.assert_array_equal(curve.median, [4.0, 3.0, 2.0])
+    np.testing.assert_array_equal(curve.mean, [4.0, 3.0, np.inf])
     np.testing.assert_array_equal(curve.high, [4.0, 3.0, np.inf])
 
 

@@ -103,7 +103,7 @@ def test_opens_without_errors_or_requests(open_page: Open, request: Any, which: 
 
 def test_every_control_can_be_used_without_errors(open_page: Open, grid: Path) -> None:
     page = open_page(grid)
-    for control in ("panel", "metric", "axis", "band", "rows"):
+    for control in ("panel", "metric", "axis", "middle", "band", "rows"):
         options = page.locator(f"#{control} option").evaluate_all("all => all.map(o => o.value)")
         assert len(options) >= 2
         for option in options:
@@ -202,6 +202,10 @@ def test_median_and_band_over_seeds(open_page: Open, exact: Path) -> None:
     assert number(shown["value"]) == 3 * LOSSES[-1]
     assert [number(end) for end in shown["band"].split(" … ")] == [2.5 * LOSSES[-1], 4 * LOSSES[-1]]
     assert readout(page, "A")["band"] == ""
+    page.locator("#middle").select_option("mean")
+    assert number(readout(page, "B")["value"]) == pytest.approx(
+        (2 + 3 + 5) / 3 * LOSSES[-1], rel=1e-3
+    )
     page.locator("#band").select_option("range")
     assert [number(e) for e in readout(page, "B")["band"].split(" … ")] == [
         2 * LOSSES[-1],

@@ -12,6 +12,13 @@ from targetopt.lab.cli.shared import clear_errors, console
 Directory = Annotated[Path, typer.Argument(help="A result directory.")]
 
 
+class Middle(StrEnum):
+    """What curves are over seeds, in the order of :data:`targetopt.lab.report.lines.MIDDLES`."""
+
+    median = "median"
+    mean = "mean"
+
+
 class Axis(StrEnum):
     """What curves are drawn against, in the order of :data:`targetopt.lab.report.lines.X_AXES`."""
 
@@ -31,6 +38,12 @@ def report(
         float,
         typer.Option(min=1, max=1e4, help="Cost of an oracle call in inner steps, for --x cost."),
     ] = 100.0,
+    middle: Annotated[
+        Middle,
+        typer.Option(
+            help="What curves are over seeds (the paper has means); the page can change it."
+        ),
+    ] = Middle.median,
     figures: Annotated[
         bool, typer.Option(help="Draw the figures for print, which takes most of the time.")
     ] = True,
@@ -57,6 +70,8 @@ def report(
 
         targetopt report results/grid --x cost --tau 1000
 
+        targetopt report results/grid --middle mean
+
         targetopt report results/grid --latex --pdf
     """
     with clear_errors():
@@ -66,6 +81,7 @@ def report(
             directory,
             open_x=x.value,
             tau=tau,
+            middle=middle.value,
             figures=figures,
             all_figures=all_figures,
             latex=latex,

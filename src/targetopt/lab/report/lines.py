@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,10 @@ Array = NDArray[np.float64]
 
 X_AXES = ("oracle_calls", "inner_steps", "epoch", "wall_time", "cost")
 """What a curve can be drawn against; ``cost`` is (oracle_calls + ½ value_calls) · τ + inner_steps."""
+
+Middle = Literal["median", "mean"]
+MIDDLES: tuple[Middle, ...] = get_args(Middle)
+"""What a curve may be over seeds. The paper draws means; one lost seed makes a mean infinite, and a median not."""
 
 TAUS = np.logspace(0, 4, 41)
 """Oracle costs at which the cost of reaching a level is told."""
@@ -102,6 +106,7 @@ class Results:
     problems: list[str]
     batches: list[str]
     panels: list[Panel]
+    middle: Middle = "median"
 
     @cached_property
     def metrics(self) -> list[str]:
@@ -143,13 +148,18 @@ class Results:
 
 @dataclass(frozen=True)
 class Band:
-    """Median and quartiles over seeds on ``x``; worst possible (±inf) where seeds diverged."""
+    """Median, mean and quartiles over seeds on ``x``; worst possible (±inf) where seeds diverged."""
 
     x: Array
     low: Array
-    mid: Array
+    median: Array
     high: Array
+    mean: Array
     seeds: int
+
+    def middle(self, which: Middle) -> Array:
+        """The curve itself, which the quartiles go with: one of :data:`MIDDLES`."""
+        return self.mean if which == "mean" else self.median
 
 
 def better(metric: str) -> Better:
@@ -288,7 +298,7 @@ def readings(run: Run, metric: str) -> Array:
 
 
 def band(line: Line, metric: str, axis: str, tau: float) -> Band | None:
-    """The curve of a line with its quartiles; ``None`` if no run of it has the metric."""
+    """The curves of a line with their quartiles; ``None`` if no run of it has the metric."""
     asked = (metric, axis, tau if axis == "cost" else 0.0)
     if asked not in line.bands:
         line.bands[asked] = _band(line, metric, axis, tau)
@@ -305,8 +315,8 @@ def _band(line: Line, metric: str, axis: str, tau: float) -> Band | None:
         diverged=[run.manifest["status"] == "diverged" for run in runs],
         better=better(metric),
     )
-    low, mid, high = (statistics.quantile(values, q) for q in (0.25, 0.5, 0.75))
-    return Band(grid, low, mid, high, len(runs))
+    low, median, high = (statistics.quantile(values, q) for q in (0.25, 0.5, 0.75))
+    return Band(grid, low, median, high, values.mean(axis=-1), len(runs))
 
 
 def finals(line: Line, metric: str) -> Array:

@@ -272,7 +272,7 @@ def drawable(values: NDArray[Any], log: bool) -> NDArray[Any]:
 
 
 def limit(ax: Any, low: float, high: float, start: float | None, log: bool) -> None:
-    """Limits of y from the medians.
+    """Limits of y from the curves.
 
     Where lower is better, ``start`` is the highest value a curve begins with. A curve that explodes far above it, or
     vanishes below its rounding, does not flatten the others.

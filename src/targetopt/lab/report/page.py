@@ -10,6 +10,7 @@ import shlex
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,7 @@ def write(
     *,
     open_x: str = "oracle_calls",
     tau: float = 100.0,
+    middle: lines.Middle = "median",
     further: Sequence[Picture] = (),
     figures: bool = True,
     all_figures: bool = False,
@@ -74,6 +76,8 @@ def write(
             ``inner_steps``, ``epoch``, ``wall_time`` or ``cost``, which is
             (oracle_calls + ½ value_calls) · τ + inner_steps.
         tau: τ, the cost of one oracle call in inner steps, from 1 to 10 000.
+        middle: what curves are over seeds, in the figures and in the page when it opens: ``median``, or ``mean``
+            as in the paper.
         further: pictures that lie in ``figures`` already, to be listed before the others.
         figures: whether to draw the figures for print, which takes most of the time.
         all_figures: whether to draw all of them, however many panels that are.
@@ -87,7 +91,9 @@ def write(
         raise ReportError(f"open_x={open_x!r} must be one of {', '.join(lines.X_AXES)}.")
     if not 1 <= tau <= 1e4:
         raise ReportError(f"tau={tau!r} must lie between 1 and 10000, as the page's slider does.")
-    results = lines.gather(directory)
+    if middle not in lines.MIDDLES:
+        raise ReportError(f"middle={middle!r} must be one of {', '.join(lines.MIDDLES)}.")
+    results = replace(lines.gather(directory), middle=middle)
     spec = _spec(results.directory)
     judged = verdicts.read(results.directory)
     finals = {

@@ -1,6 +1,7 @@
 """The curves inside the page: every run, thinned to recorded points, as compact JSON.
 
-The page aligns seeds and takes quantiles itself, by the rules of :func:`targetopt.lab.statistics.alignment.align`,
+The page aligns seeds and takes quantiles and means itself, by the rules of
+:func:`targetopt.lab.statistics.alignment.align`,
 because where seeds meet depends on the x-axis, and that on the reader's τ.
 """
 
@@ -56,7 +57,14 @@ def embed(results: Results, *, axis: str, tau: float, tried: Sequence[Tried] = (
             _panel(panel, metric, results.metrics, points, pool) for panel in results.panels
         ],
         "tried": [_trials(each) for each in tried],
-        "open": {"panel": 0, "metric": metric, "axis": axis, "tau": tau, "hidden": hidden},
+        "open": {
+            "panel": 0,
+            "metric": metric,
+            "axis": axis,
+            "tau": tau,
+            "middle": results.middle,
+            "hidden": hidden,
+        },
     }
     # The pool's keys are the columns' JSON already; they are joined, not encoded twice.
     text = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False)

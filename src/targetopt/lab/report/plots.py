@@ -386,16 +386,15 @@ def _curves(results: Results, metric: str, axis: str, tau: float) -> Painter[Cel
             if curve is None:
                 continue
             style = results.methods[line.method].style
-            low, mid, high = (
-                multiples.drawable(v, log) for v in (curve.low, curve.mid, curve.high)
-            )
+            middle = curve.middle(results.middle)
+            low, mid, high = (multiples.drawable(v, log) for v in (curve.low, middle, curve.high))
             # The start, 0 calls, has no place on a log axis.
             x = np.where(curve.x > 0, curve.x, np.nan)
             if curve.seeds > 1:
                 multiples.fill(ax, x, low, high, style)
             multiples.plot(ax, x, mid, style, line.method)
-            starts.append(float(curve.mid[0]))
-            seen = curve.mid[np.isfinite(x) & np.isfinite(curve.mid) & np.isfinite(mid)]
+            starts.append(float(middle[0]))
+            seen = middle[np.isfinite(x) & np.isfinite(middle) & np.isfinite(mid)]
             ends += [float(seen.min()), float(seen.max())] if seen.size else []
         if ends:
             highest = max(starts) if better(metric) == "lower" else None

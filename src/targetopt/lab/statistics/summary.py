@@ -169,7 +169,7 @@ def write_tables(
             for panel, line in results.drawn():
                 curve = band(line, metric, axis, tau)
                 if curve is not None:
-                    columns = (curve.x, curve.mid, curve.low, curve.high)
+                    columns = (curve.x, curve.median, curve.low, curve.high, curve.mean)
                     head = (*key(panel, line), metric, axis)
                     for point in zip(*(column.tolist() for column in columns), strict=True):
                         yield (*head, *point, curve.seeds)
@@ -207,7 +207,7 @@ def write_tables(
     _csv(folder / "summary.csv", (*where, "metric", *aggregated), summary())
     beats = ("method", "other", "metric", "probability", "low", "high", "panels")
     _csv(folder / "pairwise.csv", beats, compared())
-    drawn = ("median", "quartile_low", "quartile_high", "seeds")
+    drawn = ("median", "quartile_low", "quartile_high", "mean", "seeds")
     _csv(folder / "curves.csv", (*where, "metric", "axis", "x", *drawn), curves())
     _csv(folder / "cost.csv", (*where, "metric", "level", "tau", "cost"), costs())
     averaged = ("method", "metric", "tau", "factor", "share", "panels")

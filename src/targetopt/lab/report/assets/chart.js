@@ -43,18 +43,21 @@ function quantile(sorted, q) {
   return sorted[low] + (position - low) * (sorted[high] - sorted[low]);
 }
 
+const mean = (values) => values.reduce((a, b) => a + b, 0) / values.length;
+
 // ---- curves over seeds ---------------------------------------------------------------------------------
 
 // A run is {x, y, over}: x ascending; `over` is what holds after the last record (its last value, or the
 // worst there is if the run diverged). At any x a run is worth its last record at or before x.
-function aggregate(runs, band) {
+function aggregate(runs, band, middle) {
   const usable = runs.filter((run) => run.x.length > 0);
   if (usable.length === 0) return { x: [], mid: [], low: [], high: [], seeds: 0, over: NaN };
   const start = Math.max(...usable.map((run) => run.x[0]));
   const every = new Set();
   for (const run of usable) for (const x of run.x) if (x >= start) every.add(x);
   const grid = Float64Array.from(every).sort();
-  const over = quantile(usable.map((run) => run.over).sort((a, b) => a - b), 0.5);
+  const between = (sorted) => (middle === "mean" ? mean(sorted) : quantile(sorted, 0.5));
+  const over = between(usable.map((run) => run.over).sort((a, b) => a - b));
   const curve = { x: Array.from(grid), mid: [], low: [], high: [], seeds: usable.length, over };
   const [below, above] = { quartiles: [0.25, 0.75], range: [0, 1], none: [0.5, 0.5] }[band];
   const cursor = usable.map(() => 0);
@@ -65,7 +68,7 @@ function aggregate(runs, band) {
       return ended ? run.over : run.y[cursor[k]];
     });
     values.sort((a, b) => a - b);
-    curve.mid.push(quantile(values, 0.5));
+    curve.mid.push(between(values));
     curve.low.push(quantile(values, below));
     curve.high.push(quantile(values, above));
   }
@@ -82,7 +85,6 @@ function profiles(panels) {
   }));
   const beyond = methods.flat(2).filter((ratio) => Number.isFinite(ratio) && ratio > 1);
   const factors = [...new Set([1, ...beyond])].sort((a, b) => a - b);
-  const mean = (values) => values.reduce((a, b) => a + b, 0) / values.length;
   const share = (ratios, factor) => mean(ratios.map((seeds) => mean(seeds.map((ratio) => Number(ratio <= factor)))));
   return { factors, shares: methods.map((ratios) => factors.map((factor) => share(ratios, factor))) };
 }

@@ -11,7 +11,7 @@
   };
   const state = {
     panel: data.open.panel, metric: data.open.metric, axis: data.open.axis, tau: data.open.tau,
-    band: "quartiles", xLog: true, yLog: data.log[data.open.metric], seeds: false, hidden: new Set(data.open.hidden), at: null,
+    band: "quartiles", middle: data.open.middle, xLog: true, yLog: data.log[data.open.metric], seeds: false, hidden: new Set(data.open.hidden), at: null,
   };
 
   // ---- theme -------------------------------------------------------------------------------------------
@@ -51,7 +51,7 @@
     const lines = data.panels[panel].lines.filter((line) => !state.hidden.has(line.method) && (!only || only(line.method)));
     return lines.map((line) => {
       const runs = readings(line);
-      const curve = aggregate(runs, state.band);
+      const curve = aggregate(runs, state.band, state.middle);
       return { ...curve, method: line.method, style: data.methods[line.method].style, traces: state.seeds ? runs : [] };
     }).filter((curve) => curve.x.length > 0);
   }
@@ -411,6 +411,7 @@
   onChange("panel", (field) => { state.panel = Number(field.value); });
   onChange("metric", (field) => { state.metric = field.value; state.yLog = data.log[field.value]; });
   onChange("axis", (field) => { state.axis = field.value; });
+  onChange("middle", (field) => { state.middle = field.value; });
   onChange("band", (field) => { state.band = field.value; });
   onChange("x-log", (field) => { state.xLog = field.checked; });
   onChange("y-log", (field) => { state.yLog = field.checked; });
@@ -445,6 +446,7 @@
     byId("panel").value = String(state.panel);
     byId("metric").value = state.metric;
     byId("axis").value = state.axis;
+    byId("middle").value = state.middle;
     byId("tau").value = String(Math.log10(state.tau));
     byId("tau").setAttribute("aria-valuetext", `τ = ${format(state.tau)}`);
     byId("tau-number").value = String(state.tau);

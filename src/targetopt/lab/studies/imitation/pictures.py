@@ -128,13 +128,13 @@ def _paint(ax: Any, cell: Cell, metric: str, results: Results, references: Refer
         measured = [r.columns["oracle_calls"][~np.isnan(r.columns[metric])] for r in line.runs]
         kept = np.isin(curve.x, np.concatenate(measured))
         low, mid, high = (
-            multiples.drawable(v[kept], log) for v in (curve.low, curve.mid, curve.high)
+            multiples.drawable(v[kept], log) for v in (curve.low, curve.median, curve.high)
         )
         x = curve.x[kept] * int(line.runs[0].manifest["batch_size"]) / 1000
         if curve.seeds > 1:
             multiples.fill(ax, x, low, high, style)
         multiples.plot(ax, x, mid, style, line.method)
-        starts.append(float(curve.mid[0]))
+        starts.append(float(curve.median[0]))
         ends += mid[np.isfinite(mid) & (np.abs(mid) < HIGHEST)].tolist()
     run = next((run for line in cell.lines for run in line.runs), None)
     best = None if run is None else references.of(run, metric)
