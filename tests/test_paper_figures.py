@@ -328,7 +328,17 @@ def test_commands_list_figures_and_reproduce_theory(tmp_path: Path) -> None:
     page = (directory / "report.html").read_text()
     assert "data:image/png;base64," in page
     assert len(json.loads((directory / "verdicts.json").read_text())) == page.count("<tr><td")
+    done = json.loads((directory / "done.json").read_text())
+    assert done["cpu_time"] > 0
+    assert {"commit", "machine", "versions", "started"} < done.keys()
     stamp = (directory / "verdicts.json").stat().st_mtime_ns
-    again = CliRunner(env={"COLUMNS": "200"}).invoke(make(), arguments)
-    assert again.output == first.output
+    published = tmp_path / "published"
+    again = CliRunner(env={"COLUMNS": "200"}).invoke(
+        make(), [*arguments, "--publish", str(published)]
+    )
+    assert again.output.startswith(first.output)
+    text = (published / "theory-counterexample" / "README.md").read_text()
+    assert f"Commit {done['commit']};" in text
+    assert "of processor time" in text
+    assert "`asked`" not in text
     assert (directory / "verdicts.json").stat().st_mtime_ns == stamp  # it was there, so not redone

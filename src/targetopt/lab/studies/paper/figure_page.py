@@ -66,13 +66,17 @@ def _page(folder: Path, name: str, facts: Facts, judged: Sequence[Verdict]) -> I
     yield ""
     yield from (f"{place}. {test}" for place, test in enumerate(tests, 1))
     yield ""
-    yield "`verdicts.json` has each test as data, too, under `asked`."
+    if any(verdict.asked for verdict in judged):
+        yield "`verdicts.json` has each test as data, too, under `asked`."
     yield from _tuned(folder)
 
 
 def _redo(name: str, facts: Facts) -> Iterator[str]:
     if not facts["shown"]:
-        yield f"Redraw: `targetopt reproduce {name} --scale {facts['scale']}`."
+        took = duration(facts["as_a_whole"])
+        yield f"* Redraw: `targetopt reproduce {name} --scale {facts['scale']}`; it took {took} of processor time."
+        yield f"* On {'; '.join(facts['machine'])}."
+        yield f"* Commit {', '.join(facts['commit'])}; {'; '.join(facts['versions'])}."
         return
     busy = duration(sum(facts["cpu_time"].values()))
     yield f"* Data: {'; '.join(facts['data'])}."

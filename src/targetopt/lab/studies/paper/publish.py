@@ -105,12 +105,14 @@ def _facts(done: Reproduction, runs: Sequence[Run], scale: str) -> dict[str, Any
     choices = tuning.read(done.directory)
     trials = {tried["id"] for choice in choices for tried in choice["tried"]}
     manifests = {run.manifest["id"]: run.manifest for run in runs}
+    whole = done.directory / "done.json"  # of a figure without runs, which is done as a whole
+    stamps = [json.loads(whole.read_text("utf-8"))] if whole.exists() else list(manifests.values())
 
     def seconds(manifest: Mapping[str, Any] | None) -> float:
         return float((manifest or {}).get("cpu_time") or 0.0)
 
     def distinct(key: str) -> list[str]:
-        values = Counter(_spelt(manifest.get(key)) for manifest in manifests.values())
+        values = Counter(_spelt(stamp.get(key)) for stamp in stamps)
         return [value for value, _ in values.most_common()]
 
     return {
@@ -121,7 +123,8 @@ def _facts(done: Reproduction, runs: Sequence[Run], scale: str) -> dict[str, Any
         "cpu_time": {run: seconds(manifest) for run, manifest in manifests.items()},
         "trial_cpu_time": {run: seconds(store.manifest(run)) for run in sorted(trials)},
         "title": _title(done.directory),
-        "started": sorted(manifest["started"] for manifest in manifests.values()),
+        "started": sorted(stamp["started"] for stamp in stamps),
+        "as_a_whole": stamps[0]["cpu_time"] if whole.exists() else 0.0,
         **{key: distinct(key) for key in ("commit", "machine", "versions")},
         **curves.described(runs),
     }

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 
 from targetopt.lab import Store
@@ -13,6 +15,7 @@ from targetopt.lab.run.plan import Plan, Summary
 from targetopt.lab.run.runner import Display, run_all
 from targetopt.lab.statistics import verdicts
 from targetopt.lab.statistics.verdicts import Verdict
+from targetopt.lab.store import provenance
 from targetopt.lab.store.files import write_whole
 from targetopt.lab.studies.imitation import claims as oil_claims
 from targetopt.lab.studies.imitation import pictures as oil_pictures
@@ -127,8 +130,17 @@ def _theory(figure: str, out: Path, scale: ScaleName, tell: Callable[[str], None
     if not done.exists() or json.loads(done.read_text(encoding="utf-8"))["scale"] != scale:
         directory.mkdir(parents=True, exist_ok=True)
         done.unlink(missing_ok=True)
+        stamp = {
+            "scale": scale,
+            "started": datetime.now(UTC).isoformat(timespec="seconds"),
+            "commit": provenance.commit(),
+            "machine": provenance.machine(),
+            "versions": provenance.versions(),
+        }
+        before = time.process_time()
         found = THEORY[figure](directory, scale)
         verdicts.write(directory, found)
         page.write(directory, title)
-        write_whole(done, json.dumps({"scale": scale}).encode())
+        stamp["cpu_time"] = time.process_time() - before
+        write_whole(done, json.dumps(stamp, indent=1).encode())
     return Reproduction(figure, directory, None, verdicts.read(directory))
