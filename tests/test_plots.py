@@ -116,6 +116,12 @@ def test_looks_differ_in_dash_or_marker_as_well() -> None:
     assert len({(s.dash, s.marker) for s in styles}) == len(styles)
 
 
+def test_floors_of_one_rule_have_colours_of_their_own() -> None:
+    newton = {"name": "sso", "rule": "newton", "m": 20}
+    looks = [palette.style(newton | floor) for floor in ({}, {"floor": 1e-5}, {"floor": 1e-300})]
+    assert len({look.light for look in looks}) == len({look.dark for look in looks}) == 3
+
+
 def test_a_look_depends_on_the_method_alone() -> None:
     for method in KNOWN:
         alone = palette.styles([method])[0]

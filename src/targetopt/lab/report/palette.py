@@ -24,6 +24,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -100,6 +101,8 @@ _INNER: dict[str, tuple[float, Dash]] = {
 """By how much an inner solver moves the hue of a rule, and how it breaks its line."""
 _OWN_STEP: tuple[float, Dash] = (-60.0, (7.0, 2.0))
 """The same for a step size that was given, or tuned."""
+_FLOOR, _NO_FLOOR = 90.0, 180.0
+"""The same for a floor of curvatures that was given, and for one that is too low to do anything."""
 _REPEATED: dict[str, tuple[str, Dash]] = {
     "sgdm": ("sgd", (2.0, 2.0)),
     "adamm": ("adam", (4.0, 1.5)),
@@ -143,6 +146,9 @@ def _usual(method: Json) -> Style:
         family = _rule(rule)
         usual = (0.0, SOLID) if method.get("lr", "theory") == "theory" else _OWN_STEP
         shift, dash = _INNER.get(_plain(str(method.get("inner", ""))), usual)
+        floor = method.get("floor")
+        if isinstance(floor, float | int):
+            shift += _FLOOR if floor > sys.float_info.epsilon**2 else _NO_FLOOR
         return _ladder(method, family.chroma, family.hue + shift, _schedule_dash(method) or dash)
     if name in _REPEATED:
         base, dash = _REPEATED[name]
