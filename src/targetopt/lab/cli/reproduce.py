@@ -42,8 +42,17 @@ def reproduce(
     ] = "quick",
     out: Annotated[
         Path | None,
-        typer.Option(help="A directory for the figures. [default: runs/SCALE]"),
+        typer.Option(
+            help="A directory for the figures. [default: runs/SCALE, or runs/SCALE-twins]"
+        ),
     ] = None,
+    twins: Annotated[
+        bool,
+        typer.Option(
+            "--twins",
+            help="Take synthetic twins of all data sets: the same everywhere, with nothing to download.",
+        ),
+    ] = False,
     jobs: Jobs = None,
     executor: Executor = ExecutorName.local,
     dry_run: DryRun = False,
@@ -69,6 +78,8 @@ def reproduce(
         targetopt reproduce supervised --scale paper --dry-run
 
         targetopt reproduce supervised --scale paper --out runs/paper --publish results
+
+        targetopt reproduce fig2-rcv1 --twins
     """
     with clear_errors(), interruptible():
         from targetopt.lab.run.progress import ShownRuns
@@ -80,9 +91,9 @@ def reproduce(
         wanted = tuple(dict.fromkeys(name for word in names for name in GROUPS.get(word, [word])))
         for name in wanted:
             figures.check(name)
-        directory = out or Path("runs") / scale
+        directory = out or Path("runs") / (f"{scale}-twins" if twins else scale)
         if dry_run:
-            plans = assign(wanted, directory, scale)
+            plans = assign(wanted, directory, scale, twins=twins)
             for plan in plans.values():
                 plan.store.home = directory
             foresee(plans)
@@ -94,6 +105,7 @@ def reproduce(
             wanted,
             directory,
             scale=scale,
+            twins=twins,
             jobs=jobs,
             executor=executor.value,
             display=ShownRuns(console),
@@ -108,7 +120,7 @@ def reproduce(
                 unwell |= bool(done.summary.statuses.get("failed"))
             _show(done)
         if published is not None:
-            announce(f"Published: {publish(found, published, scale=scale).resolve()}")
+            announce(f"Published: {publish(found, published, scale=scale, few=twins).resolve()}")
         if unwell:
             raise typer.Exit(1)
 

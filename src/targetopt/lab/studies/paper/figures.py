@@ -108,8 +108,15 @@ def check(name: str) -> None:
     )
 
 
-def load(name: str, scale: str) -> Figure:
-    """The grid of a figure with runs at a scale, with stand-ins for data that cannot be had."""
+def load(name: str, scale: str, *, twins: bool = False) -> Figure:
+    """The grid of a figure with runs at a scale, with stand-ins for data that cannot be had.
+
+    Args:
+        name: one of :func:`names`.
+        scale: one of :data:`SCALES`.
+        twins: whether to take the synthetic twin of every data set, which is generated alike everywhere, even
+            where the data could be had.
+    """
     check(name)
     if scale not in SCALES:
         raise BadArgument(f"scale={scale!r} must be one of {', '.join(SCALES)}")
@@ -118,8 +125,11 @@ def load(name: str, scale: str) -> Figure:
     for problem in table["problems"]:
         for key in ("name", "data"):
             wanted = problem.get(key)
-            if wanted in CHEAP_FIRST and available(wanted) != wanted:
-                problem[key] = stand_ins[wanted] = available(wanted)
+            if wanted not in CHEAP_FIRST:
+                continue
+            taken = data.find(wanted).stand_in if twins else available(wanted)
+            if taken != wanted:
+                problem[key] = stand_ins[wanted] = taken
     for method in table["methods"]:
         for_some = method.get("on", {})
         if "name" in for_some:

@@ -43,14 +43,22 @@ FIGURES = (
     "oil-",
 )  # fmt: skip
 """How the names of the figures begin that are published; the others are in the reports."""
+THE_FIGURE = "curves-loss"
+"""The one picture that is published where one is enough."""
 OWN = "oil-"
 """Figures with pictures of their own, in the paper's layout, need no others."""
 
 
-def publish(found: Sequence[Reproduction], to: Path, *, scale: str) -> Path:
+def publish(found: Sequence[Reproduction], to: Path, *, scale: str, few: bool = False) -> Path:
     """Write what came of figures to the folder ``to``; returns the page, which is of all figures there.
 
     What the folder has of these figures is replaced; other figures in it are left as they are.
+
+    Args:
+        found: the figures.
+        to: the folder, made if need be.
+        scale: the one they were run at.
+        few: whether one picture of each figure is enough.
     """
     for done in found:
         folder = to / done.figure
@@ -61,7 +69,9 @@ def publish(found: Sequence[Reproduction], to: Path, *, scale: str) -> Path:
         pictures = sorted((done.directory / "figures").glob("*.png"))
         own = [picture for picture in pictures if picture.stem.startswith(OWN)]
         for picture in own or pictures:
-            if done.summary is None or picture.stem.startswith(FIGURES):
+            if done.summary is None or (
+                picture.stem == THE_FIGURE if few else picture.stem.startswith(FIGURES)
+            ):
                 write_whole(folder / picture.name, _small(picture))
         for name in ("spec.toml", "verdicts.json", "tuning.json"):
             if (done.directory / name).exists():

@@ -56,6 +56,7 @@ def reproduce(
     scale: ScaleName = "quick",
     jobs: int | None = None,
     executor: str = "local",
+    twins: bool = False,
     display: Display | None = None,
     draw: bool = True,
     tell: Callable[[str], None] = lambda text: None,
@@ -69,12 +70,13 @@ def reproduce(
         wanted: some of :func:`targetopt.lab.studies.paper.figures.names`.
         out: the directory of all figures.
         scale: ``"smoke"``, ``"quick"`` or ``"paper"``.
+        twins: whether to take the synthetic twin of every data set, as whoever has no data does.
         jobs, executor, display: as in :func:`targetopt.lab.run`.
         draw: whether reports come with all their figures for print, which take most of the time once runs are
             done; without them, imitation has those that the paper shows.
         tell: told in sentences what is going on.
     """
-    plans = assign(wanted, out, scale, tell)
+    plans = assign(wanted, out, scale, tell, twins=twins)
     for plan in plans.values():
         plan.store.share(out)
     summaries = run_all(
@@ -103,20 +105,27 @@ def reproduce(
 
 
 def assign(
-    wanted: Sequence[str], out: Path, scale: str, tell: Callable[[str], None] = lambda text: None
+    wanted: Sequence[str],
+    out: Path,
+    scale: str,
+    tell: Callable[[str], None] = lambda text: None,
+    *,
+    twins: bool = False,
 ) -> dict[str, Plan]:
     """The grids of those figures that have runs, compared ones first, with their directories."""
     for name in wanted:
         figures.check(name)
     plans = {}
     for name in claims.in_order([name for name in wanted if name not in THEORY]):
-        loaded = figures.load(name, scale)
+        loaded = figures.load(name, scale, twins=twins)
         tell(f"{loaded.experiment.name}: results go to {out / name}")
         for missing, taken in loaded.stand_ins.items():
-            tell(
-                f"  {missing} is not on this machine and cannot be downloaded: {taken} stands in "
-                "for it, and is named so wherever it is shown."
+            why = (
+                "Twins are asked for"
+                if twins
+                else f"{missing} is not on this machine and cannot be downloaded"
             )
+            tell(f"  {why}: {taken} stands in for {missing}, and is named so wherever it is shown.")
         plans[name] = Plan(loaded.experiment, Store(out / name))
     return plans
 

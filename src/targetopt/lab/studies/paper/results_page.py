@@ -25,6 +25,8 @@ Judged = Mapping[str, Sequence[Verdict]]
 
 OPENING = "fig2-rcv1"
 """Whose picture the page opens with, if it is there."""
+TWINS = "twins"
+"""The folder in which the same figures are published as run on synthetic twins."""
 AGAIN = ("figA-sgd-constant-logistic", "mushrooms", "full", "SSO m=20", 0)
 """The curve that the page's command redoes: figure, problem, batch size, label, seed."""
 
@@ -46,6 +48,43 @@ def write(folder: Path) -> Path:
 
 
 def _page(folder: Path, facts: Mapping[str, Facts], judged: Judged) -> Iterator[str]:
+    if _synthetic(facts):
+        yield from _opening_of_twins()
+    else:
+        yield from _opening(folder, facts, judged)
+    yield from _figures(folder, facts, judged)
+
+
+def _synthetic(facts: Mapping[str, Facts]) -> bool:
+    """Whether everything was run on synthetic twins."""
+    problems = [options for each in facts.values() for options in each["problems"].values()]
+    named = [str(options.get("data", options["name"])) for options in problems]
+    return bool(named) and all(name.startswith("synthetic-") for name in named)
+
+
+def _opening_of_twins() -> Iterator[str]:
+    yield "# Results on synthetic twins"
+    yield ""
+    yield (
+        "Every supervised figure at quick scale on the synthetic twins of its data sets. They are generated, so that "
+        "anybody can redo every run with nothing to download and compare the digests:"
+    )
+    yield ""
+    yield "    targetopt reproduce supervised --twins --publish mine"
+    yield (
+        "    python -c \"import json, pathlib; d = lambda p: json.loads(p.read_text())['digests'].items(); "
+        "print({p.parent.name: len(d(p) - d(pathlib.Path('mine', p.parent.name, p.name))) "
+        "for p in pathlib.Path('results/twins').glob('*/facts.json')})\""
+    )
+    yield ""
+    yield (
+        "The second command prints how many runs of each figure differ. Twins resemble the data in size and spectrum, "
+        "and are not the data: what the paper claims is judged on [the data](../README.md), with twenty-five times as "
+        "many epochs."
+    )
+
+
+def _opening(folder: Path, facts: Mapping[str, Facts], judged: Judged) -> Iterator[str]:
     yield "# Results"
     yield ""
     yield (
@@ -65,6 +104,9 @@ def _page(folder: Path, facts: Mapping[str, Facts], judged: Judged) -> Iterator[
         yield ""
         yield f"![{figures.title(OPENING)}]({OPENING}/{opening[0].name})"
     yield from _one_curve(folder, facts)
+
+
+def _figures(folder: Path, facts: Mapping[str, Facts], judged: Judged) -> Iterator[str]:
     yield ""
     yield "## Figures"
     yield ""
@@ -79,9 +121,15 @@ def _page(folder: Path, facts: Mapping[str, Facts], judged: Judged) -> Iterator[
         link = f"[{name}]({name}/README.md)"
         yield f"| {link} {figures.title(name)} | {_counted(theirs)} | {_counted(ours)} |"
     missing = [name for name in figures.names() if name not in facts]
-    if missing:
+    if missing and not _synthetic(facts):
         yield ""
         yield f"Not published: {', '.join(missing)}."
+    if (folder / TWINS / "README.md").exists():
+        yield ""
+        yield (
+            f"[Every supervised figure on synthetic twins]({TWINS}/README.md) at quick scale, for whoever has no data: "
+            "its runs can be redone anywhere, with nothing to download, and their digests compared."
+        )
     yield ""
     yield "## What it took"
     yield ""
