@@ -227,6 +227,29 @@ def test_a_forecast_counts_every_run_once(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("name", SUPERVISED)
+def test_twins_take_the_place_of_all_data(name: str) -> None:
+    loaded = figures.load(name, "quick", twins=True)
+    named = [problem.get("data", problem["name"]) for problem in loaded.experiment.problems]
+    assert set(named) == {f"synthetic-{data}" for data in loaded.stand_ins}
+    grid = resolve(loaded.experiment)
+    assert all("synthetic-" in json.dumps(dict(run.problem)) for run in grid.possible())
+
+
+@pytest.mark.slow
+def test_twins_are_published_as_such(tmp_path: Path) -> None:
+    arguments = ["reproduce", "figB-mirror", "--twins", "--scale", "smoke", "--jobs", "1"]
+    words = [*arguments, "--out", str(tmp_path / "out"), "--publish", str(tmp_path / "twins")]
+    said = CliRunner(env={"COLUMNS": "200"}).invoke(make(), words)
+    assert said.exit_code == 0, said.output
+    assert "Twins are asked for: synthetic-mushrooms stands in for mushrooms" in said.output
+    page = (tmp_path / "twins" / "README.md").read_text()
+    assert page.startswith("# Results on synthetic twins")
+    assert "RCV1 is another subset" not in page
+    pictures = [path.name for path in (tmp_path / "twins" / "figB-mirror").glob("*.png")]
+    assert pictures == ["curves-loss.png"]
+
+
 @pytest.mark.parametrize("name", [name for name in SUPERVISED if name not in other_rules.CLAIMS])
 def test_the_paper_scale_is_the_paper_s(name: str) -> None:
     experiment = figures.load(name, "paper").experiment
