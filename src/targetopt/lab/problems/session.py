@@ -129,12 +129,14 @@ class TorchSession(Session):
         if self.trail is None:
             return super().records()
         answers = self.trail.take()
-        if not self._answers_tell:
-            counts: Record = {name: getattr(self.trail, name) for name in _TOLD}
-            return [{**counts, **self.metrics()}]
         # everything else that the problem measures may be as expensive as a call: few times, and at the end
         done = self._done
-        if answers and (done & (done - 1) == 0 or self.is_over() or done == self.total_steps):
+        all_of_it = done & (done - 1) == 0 or self.is_over() or done == self.total_steps
+        if not self._answers_tell:
+            counts: Record = {name: getattr(self.trail, name) for name in _TOLD}
+            measured = self.metrics() if all_of_it else self.problem.loss_again(self.model)
+            return [{**counts, **measured}]
+        if answers and all_of_it:
             measured = self.metrics()
             answers[-1] |= {name: x for name, x in measured.items() if name != "loss"}
         return answers
