@@ -6,7 +6,6 @@ import torch
 
 import targetopt as to
 from targetopt.lab import Experiment, expand, problems
-from targetopt.lab.problems.base import Problem
 from targetopt.lab.problems.digits.teachers import ByScores
 
 SELLS = ("probabilities", "top-k", "gradient", "score")
@@ -113,7 +112,9 @@ def test_with_the_attack_fixed_the_gradient_is_that_of_the_robust_loss() -> None
 def test_after_most_calls_the_robust_loss_alone_is_measured(monkeypatch) -> None:
     """The attack on held-out images takes as long as that on a training set of their number."""
     table = {"name": "adversarial-digits", "size": "smoke", "steps": 2}
-    [config] = expand(Experiment(problems=[table], methods=[{"name": "adam", "lr": 0.01}], epochs=7))
+    [config] = expand(
+        Experiment(problems=[table], methods=[{"name": "adam", "lr": 0.01}], epochs=7)
+    )
 
     problem, again = problems.get(**table), problems.get(**table)
     attacked = []

@@ -1,4 +1,4 @@
-"""Every problem of the study of oracles: its oracle's gradient against finite differences of its own answers, to 1e-6."""
+"""Every problem of the study of oracles: its gradient against finite differences of its own answers, to 1e-6."""
 
 from __future__ import annotations
 

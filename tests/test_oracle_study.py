@@ -298,7 +298,9 @@ def test_the_command_runs_reports_and_lists(valley, tmp_path: Path) -> None:
 
     words = ("oracles", "run", "--scale", "smoke", "--out", tmp_path / "rehearsal")
     said = invoke(*words, "--dry-run")
-    assert re.search(r"valley +14 +0 ", said)  # four tuned arms, two rules of SSO among them, and the default
+    assert re.search(
+        r"valley +14 +0 ", said
+    )  # four tuned arms, two rules of SSO among them, and the default
     assert "Every setting" not in said
     assert not (tmp_path / "rehearsal").exists()
     said = invoke(*words)

@@ -76,7 +76,9 @@ def measure(run: RunConfig) -> Pace:
         before, began = used, time.process_time()
         try:
             step = session.advance(step, min(step + stride, session.total_steps))
-        except ArithmeticError:  # diverged, or a solver failed; how much of this stride was made is not known
+        except (
+            ArithmeticError
+        ):  # diverged, or a solver failed; how much of this stride was made is not known
             break
         took, used = time.process_time() - began, session.used(step)
         if before > 0:
@@ -88,6 +90,4 @@ def measure(run: RunConfig) -> Pace:
     made = time.process_time()
     session.metrics()
     record = time.process_time() - made
-    return Pace(
-        pace, record, session.steps_per_epoch, session.records_all, session.measures_seldom
-    )
+    return Pace(pace, record, session.steps_per_epoch, session.records_all, session.measures_seldom)

@@ -174,7 +174,7 @@ def foreseen(
     not chosen yet has some value of its list, with which a run takes about as long. Arguments as in :func:`run`.
     """
     _check(out, scale)
-    plans = {}
+    plans: dict[tuple[str, str], Plan] = {}
     for entry in _entries(scale, wanted, tell):
         for _ in range(ROUNDS):
             tried = _foreseen(out, entry, entry.trials())
