@@ -1,7 +1,9 @@
 """Decision-focused learning: exact solvers, losses against PyEPO's own and against finite differences."""
 
 import itertools
+import re
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,9 +11,17 @@ import scipy.optimize as so
 import torch
 
 import targetopt as to
-from targetopt.lab import problems
+from targetopt.lab import Experiment, Store, expand, problems
 from targetopt.lab.problems.decisions.losses import Feasibility, FenchelYoung, SPOPlus
-from targetopt.lab.problems.decisions.solvers import Infeasible, Knapsack, Salesman, ShortestPath
+from targetopt.lab.problems.decisions.problem import DecisionProblem, Instances
+from targetopt.lab.problems.decisions.solvers import (
+    Infeasible,
+    Knapsack,
+    Salesman,
+    ShortestPath,
+    Solver,
+)
+from targetopt.lab.run.job import Job, perform
 
 NAMES = ("shortest-path", "knapsack", "travelling-salesman")
 RNG = np.random.default_rng(3)
@@ -137,6 +147,61 @@ def test_an_instance_without_a_decision_is_named() -> None:
         ShortestPath(2, 2).solve(np.array([[1.0] * 4, [np.nan] * 4]))
     with pytest.raises(to.TargetoptError, match="shape"):
         Salesman(4).solve(np.ones((2, 3)))
+
+
+class GivesUp:
+    """A solver that finds no decision from the twelfth question on."""
+
+    size = ShortestPath(2, 3).size
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def solve(self, costs: np.ndarray) -> np.ndarray:
+        self.asked += 1
+        if self.asked >= 12:
+            raise Infeasible("instance 2 has no feasible decision")
+        return ShortestPath(2, 3).solve(costs)
+
+
+def small(solver: Solver) -> DecisionProblem:
+    rng = np.random.default_rng(0)
+    features, costs = rng.normal(size=(2, 8, 5)), rng.uniform(1, 2, size=(2, 8, solver.size))
+    data = Instances(solver, features[0], costs[0], features[1], costs[1])
+    return DecisionProblem("small", data, lambda c: SPOPlus(solver, c), 4)
+
+
+def test_an_infeasible_instance_is_a_failed_run_and_stops_no_other(tmp_path: Path) -> None:
+    """It comes after some questions, beside runs that end well or diverge."""
+    made = {
+        "gives-up": lambda: small(GivesUp()),
+        "decides": lambda: small(ShortestPath(2, 3)),
+    }
+    for name, build in made.items():
+        problems.register(name, "for tests")(build)
+    store = Store(tmp_path)
+    store.prepare()
+    ended = {}
+    try:
+        methods = [{"name": "sgd", "lr": 0.3}, {"name": "adam", "lr": 1e308}]
+        tables = [{"name": name} for name in made]
+        for config in expand(Experiment(problems=tables, methods=methods, epochs=60)):
+            perform(Job(str(tmp_path), config.id, config, 1, ""), lambda: False, lambda event: None)
+            ended[config.problem["name"], config.method.name] = store.manifest(config.id)
+    finally:
+        for name in made:
+            problems.unregister(name)
+    statuses = {key: manifest["status"] for key, manifest in ended.items()}
+    assert statuses == {
+        ("gives-up", "sgd"): "failed",
+        ("gives-up", "adam"): "failed",
+        ("decides", "sgd"): "done",
+        ("decides", "adam"): "diverged",
+    }
+    for method in ("sgd", "adam"):
+        reason = ended["gives-up", method]["reason"]
+        assert re.match(r"after step \d+: Infeasible: instance 2 has no", reason)
+    assert not ended["gives-up", "sgd"]["reason"].startswith("after step 0")
 
 
 pyepo = pytest.importorskip("pyepo", reason="the extra [decisions] is not installed")

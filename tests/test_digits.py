@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import targetopt as to
-from targetopt.lab import problems
+from targetopt.lab import Experiment, expand, problems
 from targetopt.lab.problems.digits.teachers import ByScores
 
 SELLS = ("probabilities", "top-k", "gradient", "score")
@@ -107,6 +107,34 @@ def test_with_the_attack_fixed_the_gradient_is_that_of_the_robust_loss() -> None
                 values.append(robust())
                 parameter[k] -= sign * step
         assert (values[0] - values[1]) / (2 * step) == pytest.approx(float(gradient[k]), abs=1e-6)
+
+
+def test_after_most_calls_the_robust_loss_alone_is_measured(monkeypatch) -> None:
+    """The attack on held-out images takes as long as that on a training set of their number."""
+    table = {"name": "adversarial-digits", "size": "smoke", "steps": 2}
+    [config] = expand(
+        Experiment(problems=[table], methods=[{"name": "adam", "lr": 0.01}], epochs=7)
+    )
+
+    problem, again = problems.get(**table), problems.get(**table)
+    attacked = []
+    attack = problem.attack
+
+    def noted(model, images, *rest):
+        attacked.append(images)
+        return attack(model, images, *rest)
+
+    monkeypatch.setattr(problem, "attack", noted)
+    session, other = problem.session(config), again.session(config)
+    found, losses = session.records(), [other.metrics()["loss"]]
+    for step in range(7):
+        session.advance(step, 7)
+        other.advance(step, 7)
+        found += session.records()
+        losses.append(other.metrics()["loss"])
+    assert [k for k, row in enumerate(found) if "robust_accuracy" in row] == [0, 1, 2, 4, 7]
+    assert sum(images is problem.data.held_out_images for images in attacked) == 5
+    assert [row["loss"] for row in found] == losses
 
 
 def test_a_larger_set_of_images_comes_with_a_package() -> None:

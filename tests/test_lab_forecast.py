@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from targetopt.lab import Experiment
+from targetopt.lab.problems.physics.sparse import SolverFailed
 from targetopt.lab.run import forecast
 from targetopt.lab.spec.grid import resolve
 from targetopt.types import Diverged
@@ -15,11 +16,17 @@ class Steps:
 
     steps_per_epoch = 10
     records_all = False
+    measures_seldom = False
     longest = 10_000
+    questions = 1
+    failure: Exception = Diverged("far away")
 
     def __init__(self, total_steps: int = 10_000, diverges_at: int = 10_000) -> None:
         self.total_steps, self.diverges_at, self.advanced = total_steps, diverges_at, 0
         self.spent = 0.0
+
+    def used(self, step: int) -> int:
+        return self.questions * step
 
     def metrics(self) -> None:
         pass
@@ -29,7 +36,7 @@ class Steps:
         self.spent += 0.3 if step == 0 else 1e-3 * (until - step)
         self.advanced = until
         if until > self.diverges_at:
-            raise Diverged("far away")
+            raise self.failure
         return until
 
 
@@ -51,6 +58,23 @@ def test_a_run_that_diverges_is_told_from_what_came_before(monkeypatch):
     assert measured(monkeypatch, Steps(diverges_at=20)).step == pytest.approx(1e-3)
 
 
+def test_a_solver_that_fails_early_ends_the_timing_and_nothing_else(monkeypatch):
+    session = Steps(diverges_at=20)
+    session.failure = SolverFailed("a singular mesh")
+    assert measured(monkeypatch, session).step == pytest.approx(1e-3)
+
+
+def test_where_a_step_asks_several_questions_each_has_its_share(monkeypatch):
+    session = Steps()
+    session.questions = 4
+    pace = measured(monkeypatch, session)
+    assert pace.step == pytest.approx(1e-3 / 4)
+    short = Steps(total_steps=3)  # its first step is more than it was given
+    short.questions = 4
+    assert measured(monkeypatch, short).step == pytest.approx(0.3 / 4)
+    assert short.advanced == 1
+
+
 def test_a_run_of_one_step_is_that_step(monkeypatch):
     assert measured(monkeypatch, Steps(total_steps=1)).step == pytest.approx(0.3)
 
@@ -66,6 +90,9 @@ def test_sessions_that_go_step_by_step_are_not_run_to_their_end(monkeypatch):
 def test_where_every_step_is_recorded_every_record_counts():
     assert forecast.Pace(0.0, 1.0, 1, records_all=True).seconds(500) == 501.0
     assert forecast.Pace(0.0, 1.0, 1).seconds(500) == 55.0
+    seldom = forecast.Pace(0.0, 1.0, 1, records_all=True, measures_seldom=True)
+    assert seldom.seconds(90) == 8.0  # after 1, 2, 4, 8, 16, 32, 64 and 90
+    assert seldom.seconds(5) == 4.0
 
 
 def test_it_says_what_it_is_timing(monkeypatch):

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import targetopt as to
 from targetopt.lab import problems
 from targetopt.lab.cli.main import make
 from targetopt.lab.problems.base import Problem, seeded
+from targetopt.lab.run.economy import Cost, economy, total
 from targetopt.lab.run.job import Job, perform
 from targetopt.lab.statistics import verdicts
 from targetopt.lab.studies.oracles import arms, claims, findings, page, study, suite
@@ -159,6 +161,27 @@ def in_process(plans, **settings):
     return [plan.summary(interrupted=False) for plan in plans]
 
 
+def costs(out: Path) -> dict[str, Cost]:
+    plans = study.foreseen(out, scale="quick")
+    return economy({"/".join(place): plan for place, plan in plans.items()})
+
+
+def test_what_a_study_will_take_is_told_before_it_begins(valley, tmp_path: Path) -> None:
+    out = tmp_path / "study"
+    found = costs(out)
+    assert not out.exists()  # nothing is written
+    assert {name: cost.runs for name, cost in found.items()} == {
+        "valley/trials": 1,  # the default, for the levels
+        "valley/trials/rivals": 2 * 7,
+        "valley/": 2,
+        "valley/rivals": 2 * 2,
+        "valley/parts": 1,
+    }
+    assert all(cost.done == 0 < cost.seconds for cost in found.values())
+    with pytest.raises(to.TargetoptError, match="must be one of"):
+        study.foreseen(out, scale="large")
+
+
 def test_a_whole_study_tunes_shows_judges_and_resumes(valley, tmp_path: Path) -> None:
     DONE.clear()
     out = tmp_path / "study"
@@ -173,6 +196,14 @@ def test_a_whole_study_tunes_shows_judges_and_resumes(valley, tmp_path: Path) ->
     assert len(set(DONE)) == count
     study.run(out, scale="quick")
     assert len(DONE) == count  # nothing is done twice
+    left = total(costs(out))
+    assert left == Cost(runs=count, own=count, done=count, seconds=0)  # lists have grown
+    ablation = DONE.pop()
+    (out / "runs" / f"{ablation}.json").unlink()
+    left = total(costs(out))
+    assert (left.runs - left.done, left.seconds > 0) == (1, True)
+    study.run(out, scale="quick")
+    assert DONE.pop() == ablation
 
     entry = study.Entry.of(valley, "quick")
     assert set(entry.shown()) == {"", "rivals", "parts"}
@@ -265,7 +296,14 @@ def test_the_command_runs_reports_and_lists(valley, tmp_path: Path) -> None:
         assert result.exit_code == 0, result.output
         return result.output
 
-    said = invoke("oracles", "run", "--scale", "smoke", "--out", tmp_path / "rehearsal")
+    words = ("oracles", "run", "--scale", "smoke", "--out", tmp_path / "rehearsal")
+    said = invoke(*words, "--dry-run")
+    assert re.search(
+        r"valley +14 +0 ", said
+    )  # four tuned arms, two rules of SSO among them, and the default
+    assert "Every setting" not in said
+    assert not (tmp_path / "rehearsal").exists()
+    said = invoke(*words)
     assert "Every setting is chosen" in said
     assert "README.md" in said.replace("\n", "")
     invoke("oracles", "report", tmp_path / "rehearsal", "--publish", tmp_path / "page")

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from targetopt.lab.cli.shared import (
+    DryRun,
     Executor,
     ExecutorName,
     Jobs,
@@ -14,6 +15,7 @@ from targetopt.lab.cli.shared import (
     clear_errors,
     conclude,
     console,
+    foresee,
     group,
     interruptible,
 )
@@ -62,6 +64,7 @@ def run(
             help="Also run what is shown with fewer seeds, such as ablations; it can be added later."
         ),
     ] = True,
+    dry_run: DryRun = False,
 ) -> None:
     """Run the study: trials until every setting is chosen, then what is shown.
 
@@ -73,6 +76,8 @@ def run(
 
         targetopt oracles run mbb-beam conductivity --jobs 2
 
+        targetopt oracles run --scale full --dry-run
+
         targetopt oracles run --scale full --out runs/oracles
     """
     with clear_errors(), interruptible():
@@ -80,6 +85,18 @@ def run(
         from targetopt.lab.studies.oracles import page, study
 
         directory = out or Path("runs") / f"oracles-{scale.value}"
+        if dry_run:
+            plans = study.foreseen(
+                directory,
+                scale=scale.value,
+                wanted=tuple(tasks or ()),
+                parts=parts,
+                tell=announce,
+            )
+            named = {"/".join(place): plan for place, plan in plans.items()}
+            foresee(named, time_limit, row=lambda name: name.split("/")[0])
+            announce("Lists of settings grow until the best value lies inside, which adds trials.")
+            return
         summaries = study.run(
             directory,
             scale=scale.value,

@@ -18,7 +18,7 @@ from rich.text import Text
 from targetopt.errors import TargetoptError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from targetopt.lab.run.plan import Plan, Summary
 
@@ -106,15 +106,29 @@ def announce(text: str) -> None:
     console.print(Text(text), soft_wrap=True)
 
 
-def foresee(plans: "Mapping[str, Plan]", time_limit: float | None = None) -> None:
-    """How many runs there are, how many are done, and what the others will take."""
+def foresee(
+    plans: "Mapping[str, Plan]",
+    time_limit: float | None = None,
+    row: "Callable[[str], str]" = str,
+) -> None:
+    """How many runs there are, how many are done, and what the others will take.
+
+    Args:
+        plans: by their names.
+        time_limit: seconds that a run may take.
+        row: which row of the table a plan is counted in, by its name; each has its own if left out.
+    """
     from targetopt.display import Progress
     from targetopt.lab.run.economy import economy, total
     from targetopt.lab.run.progress import spoken
 
     announce("Counting the runs, and making a few steps of each kind …")
     with Progress("timing", "kinds of runs", transient=True) as shown:
-        costs = economy(plans, time_limit, shown.show)
+        single = economy(plans, time_limit, shown.show)
+    costs = {
+        name: total({key: cost for key, cost in single.items() if row(key) == name})
+        for name in dict.fromkeys(map(row, single))
+    }
     several = len(costs) > 1  # which may have runs in common
     table = Table("experiment", "runs", *["of its own"] * several, "done", "core time", box=None)
     for name, cost in ({**costs, "all": total(costs)} if several else costs).items():

@@ -112,6 +112,13 @@ class Problem(ABC):
             )
         return LossOracle(self.loss if index is None else self.loss.rows(as_rows(index)))
 
+    def loss_again(self, model: nn.Module) -> dict[str, float]:
+        """What of the metrics is recorded after most calls, where answers do not tell the loss: all of them.
+
+        A problem whose other metrics take long says ``loss`` alone here.
+        """
+        return self.metrics(model)
+
     # -- what may be left out ---------------------------------------------------------------------
 
     @property

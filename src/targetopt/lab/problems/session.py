@@ -24,6 +24,8 @@ class Session(Protocol):
     steps_per_epoch: int
     records_all: bool
     """Whether metrics are recorded after every step, or as ``record_steps`` says."""
+    measures_seldom: bool = False
+    """Whether metrics are computed after 1, 2, 4, … steps and at the end alone, however often answers are recorded."""
 
     @property
     def counts(self) -> Counts:
@@ -46,6 +48,10 @@ class Session(Protocol):
     def is_over(self) -> bool:
         """Whether the run has spent what it was given before its last step."""
         return False
+
+    def used(self, step: int) -> int:
+        """How much of ``total_steps`` is used up after ``step``: more, where a step may ask several questions."""
+        return step
 
     def state_dict(self) -> dict[str, Any]:
         """Everything a bitwise continuation needs, loadable with ``weights_only=True``."""
@@ -81,6 +87,7 @@ class TorchSession(Session):
         self.records_all = problem.expensive
         whole = self.steps_per_epoch == 1 and problem.weight_decay == 0
         self._answers_tell = whole and problem.answers_tell
+        self.measures_seldom = self.trail is not None and self._answers_tell
         self._done = 0
         watched = problem if self.trail is None else self.trail.watch(problem)
         self.trainer = config.method.trainer(watched, self.model, scheduled, config.batch_size)
@@ -101,6 +108,9 @@ class TorchSession(Session):
     def is_over(self) -> bool:
         return self.trail is not None and self.trail.calls >= self.total_steps
 
+    def used(self, step: int) -> int:
+        return step if self.trail is None else self.trail.calls
+
     def _rows(self, step: int) -> torch.Tensor | None:
         """The rows of the step after ``step``: each epoch a fresh permutation, cut into batches."""
         if self.steps_per_epoch == 1:
@@ -119,12 +129,14 @@ class TorchSession(Session):
         if self.trail is None:
             return super().records()
         answers = self.trail.take()
-        if not self._answers_tell:
-            counts: Record = {name: getattr(self.trail, name) for name in _TOLD}
-            return [{**counts, **self.metrics()}]
         # everything else that the problem measures may be as expensive as a call: few times, and at the end
         done = self._done
-        if answers and (done & (done - 1) == 0 or self.is_over() or done == self.total_steps):
+        all_of_it = done & (done - 1) == 0 or self.is_over() or done == self.total_steps
+        if not self._answers_tell:
+            counts: Record = {name: getattr(self.trail, name) for name in _TOLD}
+            measured = self.metrics() if all_of_it else self.problem.loss_again(self.model)
+            return [{**counts, **measured}]
+        if answers and all_of_it:
             measured = self.metrics()
             answers[-1] |= {name: x for name, x in measured.items() if name != "loss"}
         return answers

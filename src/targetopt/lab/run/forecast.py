@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from targetopt.lab.run.execute import record_steps
 from targetopt.lab.spec.config import RunConfig
 from targetopt.lab.spec.problem_options import load_problem
-from targetopt.types import Diverged
 
 SAMPLE = 0.1
 """Seconds of work, at least, from which the duration of a run is told (unless it takes less)."""
@@ -18,24 +17,31 @@ SAMPLE = 0.1
 
 @dataclass(frozen=True)
 class Pace:
-    """CPU seconds of a step and of a record, how many steps make an epoch, and whether each is recorded."""
+    """CPU seconds of a step and of measuring the metrics, how many steps make an epoch, and when it is measured.
+
+    Where calls of the oracle are what counts, a step is a call. ``records_all`` and ``measures_seldom`` are those of
+    the session.
+    """
 
     step: float
     record: float
     steps_per_epoch: int
     records_all: bool = False
+    measures_seldom: bool = False
 
     def seconds(self, epochs: int) -> float:
         """Of a run of so many epochs."""
         steps = epochs * self.steps_per_epoch
-        records = record_steps(steps, self.steps_per_epoch, all_of_them=self.records_all)
-        return steps * self.step + len(records) * self.record
+        records = len(record_steps(steps, self.steps_per_epoch, all_of_them=self.records_all))
+        if self.measures_seldom:
+            records = steps.bit_length() + 1
+        return steps * self.step + records * self.record
 
 
 def kind(run: RunConfig) -> str:
     """Runs of one kind take equally long an epoch: what they differ in is numbers, as step sizes."""
     method = run.method.resolved()
-    matters = {key: method.get(key) for key in ("name", "rule", "inner", "m")}
+    matters = {key: method.get(key) for key in ("name", "rule", "inner", "m", "price")}
     return json.dumps([dict(run.problem), run.batch_size, run.engine, matters], sort_keys=True)
 
 
@@ -64,22 +70,24 @@ def measure(run: RunConfig) -> Pace:
     """The pace of a run, from its first steps."""
     session = load_problem(run.problem).session(run)
     session.metrics()  # reads what it needs, the reference optimum for one
-    step, stride, pace = 0, 1, 0.0
+    step, used, stride, pace = 0, 0, 1, 0.0
     counted, spent = 0, 0.0
-    while step < session.total_steps and spent < SAMPLE:
-        before, began = step, time.process_time()
+    while used < session.total_steps and spent < SAMPLE:
+        before, began = used, time.process_time()
         try:
             step = session.advance(step, min(step + stride, session.total_steps))
-        except Diverged:  # early; how many steps of this stride were made is not known
+        except (
+            ArithmeticError
+        ):  # diverged, or a solver failed; how much of this stride was made is not known
             break
-        took = time.process_time() - began
+        took, used = time.process_time() - began, session.used(step)
         if before > 0:
-            counted, spent = counted + step - before, spent + took
-            pace = spent / counted
+            counted, spent = counted + used - before, spent + took
+            pace = spent / max(counted, 1)
         else:  # the first also prepares what the others find ready, the order of the columns for one
-            pace = took / step
+            pace = took / max(used, 1)
         stride *= 2
     made = time.process_time()
     session.metrics()
     record = time.process_time() - made
-    return Pace(pace, record, session.steps_per_epoch, session.records_all)
+    return Pace(pace, record, session.steps_per_epoch, session.records_all, session.measures_seldom)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -63,7 +64,7 @@ class DecisionProblem(Problem):
         mean, spread = data.features.mean(axis=0), data.features.std(axis=0)
         self.scaled = torch.from_numpy((data.features - mean) / spread)
         self._held_out = torch.from_numpy((data.held_out_features - mean) / spread)
-        self._best = data.solver.solve(data.held_out_costs)
+        self.held_out_best = data.solver.solve(data.held_out_costs)
 
     @property
     def n(self) -> int:
@@ -114,12 +115,18 @@ class DecisionProblem(Problem):
         return found
 
     @torch.no_grad()
+    def taken(self, model: nn.Module) -> Array:
+        """For each held-out instance the decision that the prediction leads to; ``held_out_best`` is the right one."""
+        return self.data.solver.solve(model(self._held_out).numpy())
+
+    @torch.no_grad()
     def metrics(self, model: nn.Module) -> dict[str, float]:
-        losses, _ = self.decisions.answer(model(self.scaled).numpy())
-        predicted = model(self._held_out).numpy()
-        taken = self.data.solver.solve(predicted)
+        predicted = model(self.scaled).numpy()
+        if not np.isfinite(predicted).all():
+            return {"loss": math.inf}
+        losses, _ = self.decisions.answer(predicted)
         true = self.data.held_out_costs
-        paid, least = (true * taken).sum(), (true * self._best).sum()
+        paid, least = (true * self.taken(model)).sum(), (true * self.held_out_best).sum()
         return {"loss": float(losses.mean()), "regret": float((paid - least) / abs(least))}
 
 

@@ -143,9 +143,67 @@ def run(
         parts: whether to run what is shown with fewer seeds, too; it can be added later.
         tell: told in sentences what is going on.
     """
-    if scale not in EXTENTS:
-        raise BadArgument(f"scale={scale!r} must be one of {', '.join(EXTENTS)}")
     _claim(out, scale)
+    entries = _entries(scale, wanted, tell)
+    settings: dict[str, Any] = {
+        "jobs": jobs, "executor": executor, "time_limit": time_limit, "display": display,
+    }  # fmt: skip
+    if not _tune(entries, out, settings, tell):
+        return []
+    plans = []
+    for entry in entries:
+        directory = _shared(out / entry.task.name, out).directory
+        records = [search.record() for search in entry.searches]
+        write_whole(directory / CHOICES, json.dumps(records, indent=1).encode())
+        plans += _plans(out, entry, _asked(entry, parts))
+    tell(f"Every setting is chosen; now the runs that are shown: {len(entries)} problems.")
+    return run_all(plans, **settings)
+
+
+def foreseen(
+    out: Path,
+    *,
+    scale: Scale = "quick",
+    wanted: Sequence[str] = (),
+    parts: bool = True,
+    tell: Callable[[str], None] = lambda text: None,
+) -> dict[tuple[str, str], Plan]:
+    """The plans of the study in ``out`` as far as they are known, by task and place; nothing is written.
+
+    Trials that have ended are judged, so that lists are as long as they have grown. What is shown of a setting that is
+    not chosen yet has some value of its list, with which a run takes about as long. Arguments as in :func:`run`.
+    """
+    _check(out, scale)
+    plans: dict[tuple[str, str], Plan] = {}
+    for entry in _entries(scale, wanted, tell):
+        for _ in range(ROUNDS):
+            tried = _foreseen(out, entry, entry.trials())
+            trials = list(tried.values())
+            if entry.settled or not all(_ended(plan) for plan in trials):
+                break
+            _go_on(entry, trials)
+        plans |= {(entry.task.name, place): plan for place, plan in tried.items()}
+        shown = _foreseen(out, entry, _asked(entry, parts))
+        plans |= {(entry.task.name, place): plan for place, plan in shown.items()}
+    return plans
+
+
+def _foreseen(out: Path, entry: Entry, experiments: Mapping[str, Experiment]) -> dict[str, Plan]:
+    """As `_plans`, by place, with nothing written."""
+    plans = {}
+    for place, experiment in experiments.items():
+        store = Store(out / entry.task.name / place)
+        store.home = out
+        plans[place] = Plan(experiment, store)
+    return plans
+
+
+def _ended(plan: Plan) -> bool:
+    return all(plan.store.manifest(run.id) is not None for run in plan.wanted())
+
+
+def _entries(scale: Scale, wanted: Sequence[str], tell: Callable[[str], None]) -> list[Entry]:
+    """The tasks that can be run here; what is left out is told."""
     entries = []
     for task in tasks(wanted):
         try:
@@ -159,20 +217,12 @@ def run(
         raise BadArgument(
             "no task of the study can be run here; the lines above say what is missing"
         )
-    settings: dict[str, Any] = {
-        "jobs": jobs, "executor": executor, "time_limit": time_limit, "display": display,
-    }  # fmt: skip
-    if not _tune(entries, out, settings, tell):
-        return []
-    plans = []
-    for entry in entries:
-        directory = _shared(out / entry.task.name, out).directory
-        records = [search.record() for search in entry.searches]
-        write_whole(directory / CHOICES, json.dumps(records, indent=1).encode())
-        shown = entry.shown()
-        plans += _plans(out, entry, {k: v for k, v in shown.items() if parts or k != PARTS})
-    tell(f"Every setting is chosen; now the runs that are shown: {len(entries)} problems.")
-    return run_all(plans, **settings)
+    return entries
+
+
+def _asked(entry: Entry, parts: bool) -> dict[str, Experiment]:
+    """What is shown of a task, with or without what has fewer seeds."""
+    return {k: v for k, v in entry.shown().items() if parts or k != PARTS}
 
 
 def _plans(out: Path, entry: Entry, experiments: Mapping[str, Experiment]) -> list[Plan]:
@@ -184,13 +234,20 @@ def _plans(out: Path, entry: Entry, experiments: Mapping[str, Experiment]) -> li
 
 def _claim(out: Path, scale: Scale) -> None:
     """Write the scale down; one directory has one."""
+    _check(out, scale)
+    out.mkdir(parents=True, exist_ok=True)
+    write_whole(out / FILE, json.dumps({"scale": scale}).encode())
+
+
+def _check(out: Path, scale: Scale) -> None:
+    """Refuse a scale that is none, and a directory that holds the study at another one."""
+    if scale not in EXTENTS:
+        raise BadArgument(f"scale={scale!r} must be one of {', '.join(EXTENTS)}")
     found = scale_of(out)
     if found is not None and found != scale:
         raise BadArgument(
             f"{out} holds the study at scale {found!r}; give another --out for {scale!r}"
         )
-    out.mkdir(parents=True, exist_ok=True)
-    write_whole(out / FILE, json.dumps({"scale": scale}).encode())
 
 
 def scale_of(out: Path) -> Scale | None:
@@ -225,14 +282,19 @@ def _tune(
         if any(summary.interrupted for summary in summaries):
             return False
         for entry, own in zip(going, plans, strict=True):
-            most = max(entry.budget_of(search.arm.role) for search in entry.searches)
-            judge(entry.searches, _courses(entry, own), entry.budget, most)
-            for search in entry.searches:
-                if EXTENTS[entry.scale].tried is not None:
-                    search.settled = True
-                elif not search.settled:
-                    search.go_on()
+            _go_on(entry, own)
     return True
+
+
+def _go_on(entry: Entry, plans: Sequence[Plan]) -> None:
+    """Judge what was tried, and extend the lists whose best value lies at an end."""
+    most = max(entry.budget_of(search.arm.role) for search in entry.searches)
+    judge(entry.searches, _courses(entry, plans), entry.budget, most)
+    for search in entry.searches:
+        if EXTENTS[entry.scale].tried is not None:
+            search.settled = True
+        elif not search.settled:
+            search.go_on()
 
 
 def _courses(entry: Entry, plans: Sequence[Plan]) -> dict[tuple[str, float], list[Course | None]]:

@@ -59,7 +59,7 @@ class Extent:
 
 EVERYBODY = frozenset({"default", "rule", "ablation", "rival", "trick"})
 EXTENTS: Mapping[str, Extent] = {
-    "smoke": Extent(seeds=1, tuning_seeds=1, tried=2, roles=EVERYBODY - {"ablation", "rule"}),
+    "smoke": Extent(seeds=1, tuning_seeds=1, tried=2, roles=EVERYBODY - {"ablation"}),
     "quick": Extent(10, 1, None, EVERYBODY, hurried=True, fewer=3, patience=3),
     "full": Extent(10, 1, None, EVERYBODY, fewer=5, patience=3),
 }
