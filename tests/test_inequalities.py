@@ -25,6 +25,25 @@ def test_f_vanishes_at_the_solution_is_strongly_monotone_and_has_its_l(problem) 
     assert change.norm() <= problem.operator.smoothness * (a - b).norm()
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_noise_is_of_the_stated_size_and_the_same_for_the_same_question(name: str) -> None:
+    exact = problems.get(name, size="smoke")
+    z = exact.forward(exact.model(0))().detach()
+    true = exact.oracle().query(z).gradients
+    errors = []
+    for seed in range(40):
+        oracle = problems.get(name, size="smoke", noise=0.2).oracle()
+        asked = z + 1e-9 * seed
+        found = oracle.query(asked).gradients
+        assert torch.equal(found, oracle.query(asked).gradients)
+        errors.append(found - true)
+    lengths = torch.stack(errors).flatten(1).norm(dim=1) / true.norm()
+    assert float(lengths.square().mean().sqrt()) == pytest.approx(0.2, rel=0.2)
+    assert float(torch.stack(errors).mean(dim=0).norm() / true.norm()) < 0.1  # right on average
+    noisy = problems.get(name, size="smoke", noise=0.2)
+    assert noisy.metrics(noisy.model(0)) == exact.metrics(exact.model(0))  # measured exactly
+
+
 def test_the_values_of_a_policy_are_those_of_bellmans_equation() -> None:
     problem = problems.get("td-evaluation", size="smoke", gamma=0.7)
     often = problem.weights * 2
@@ -113,7 +132,7 @@ def test_methods_that_compare_losses_are_refused_in_advance() -> None:
             expand(Experiment(**table))
 
 
-@pytest.mark.parametrize("options", [{"size": "huge"}, {"tau": 0.0}, {"tau": 2.0}])
+@pytest.mark.parametrize("options", [{"size": "huge"}, {"tau": 0.0}, {"tau": 2.0}, {"noise": -1.0}])
 def test_bad_options_are_refused(options: dict) -> None:
-    with pytest.raises(to.TargetoptError, match=r"size|tau"):
+    with pytest.raises(to.TargetoptError, match=r"size|tau|noise"):
         problems.get("hidden-game", **options)

@@ -12,6 +12,7 @@ import targetopt as to
 from targetopt.lab import Experiment, RunConfig, SpecError, Store, expand, problems
 from targetopt.lab.problems.base import Problem, seeded
 from targetopt.lab.run.job import Job, perform
+from targetopt.lab.spec.grid import resolve
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 METHODS = [
@@ -147,9 +148,20 @@ def test_a_problem_without_an_oracle_says_what_is_missing() -> None:
 
 
 def test_the_example_runs_from_its_specification(tmp_path: Path) -> None:
-    runs = expand(Experiment.read(EXAMPLES / "own_oracle_problem.toml"))
-    assert len(runs) == 8
-    for run in runs[::2]:
+    found = resolve(Experiment.read(EXAMPLES / "own_oracle_problem.toml"))
+    [tuned] = found.tuned
+    assert (len(found.runs), len(tuned.values)) == (4, 5)
+    for run in (*found.runs[::2], tuned.trials[3]):
         columns = rows(run, tmp_path)
-        assert columns["loss"][-1] < 0.2 * columns["loss"][0], run.method_label
-        assert columns["oracle_calls"][-1] == 40
+        assert columns["loss"].min() < 0.2 * columns["loss"][0], run.method_label
+        assert columns["oracle_calls"][-1] + columns["value_calls"][-1] == 40
+    assert problems.declaration("throws").expensive
+
+
+def test_the_page_shows_the_example_as_it_is() -> None:
+    page = (EXAMPLES.parent / "docs" / "oracle-suite.md").read_text("utf-8")
+    for language, ending in (("python", "py"), ("toml", "toml")):
+        text = (EXAMPLES / f"own_oracle_problem.{ending}").read_text("utf-8")
+        assert f"```{language}\n{text}```" in page
+    code = (EXAMPLES / "own_oracle_problem.py").read_text("utf-8").splitlines()
+    assert sum(bool(line) and not line.lstrip().startswith('"""') for line in code) <= 32

@@ -6,6 +6,7 @@ that is plotted is computed here, in float64, never by the method that is being 
 
 from __future__ import annotations
 
+import hashlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -190,6 +191,17 @@ class Problem(ABC):
     def __repr__(self) -> str:
         size = "" if self.n is None else f", {self.n} examples"
         return f"<problem {self.name!r}: {self.label}{size}>"
+
+
+def rng_of(question: NDArray[Any], *seeds: int) -> np.random.Generator:
+    """Random numbers for the noise of an answer: the same whenever the same question is asked.
+
+    >>> asked = np.array([1.0, 2.0])
+    >>> rng_of(asked, 0).normal() == rng_of(asked.copy(), 0).normal() != rng_of(asked, 1).normal()
+    True
+    """
+    digest = hashlib.sha256(question.tobytes()).digest()[:8]
+    return np.random.default_rng([*seeds, int.from_bytes(digest, "little")])
 
 
 def as_rows(index: ArrayLike | Tensor) -> Tensor:

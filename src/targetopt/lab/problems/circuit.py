@@ -17,7 +17,6 @@ References: Cervera-Lierta, Kottmann, Aspuru-Guzik, *Meta-variational quantum ei
 
 from __future__ import annotations
 
-import hashlib
 from functools import cached_property
 from typing import Any, Literal
 
@@ -26,7 +25,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
-from targetopt.lab.problems.base import Array, Problem, as_rows, seeded
+from targetopt.lab.problems.base import Array, Problem, as_rows, rng_of, seeded
 from targetopt.lab.problems.registry import register
 from targetopt.oracle import GradientOracle, Oracle
 from targetopt.reference import Reference
@@ -149,8 +148,7 @@ class SpinChain(Problem):
     def _answer(self, z: Tensor, fields: Array) -> tuple[Array, Array]:
         """Energies, and their slopes by shifted angles; the same question has the same answer."""
         angles = z.numpy()
-        digest = hashlib.sha256(angles.tobytes()).digest()[:8]
-        rng = np.random.default_rng([self.seed, int.from_bytes(digest, "little")])
+        rng = rng_of(angles, self.seed)
 
         def energies(at: Array) -> Array:
             return self.circuit.energies(at, fields, self.shots, rng)

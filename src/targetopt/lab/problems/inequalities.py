@@ -24,7 +24,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from targetopt.lab.problems.base import Array, Problem, seeded
+from targetopt.lab.problems.base import Array, Problem, non_negative, rng_of, seeded
 from targetopt.lab.problems.registry import register
 from targetopt.oracle import Oracle
 from targetopt.reference import Reference
@@ -41,19 +41,31 @@ class Operator:
         matrix: M, whose symmetric part is positive definite.
         shift: b.
         smoothness: the largest singular value of M, so that F is Lipschitz with it.
+        noise: relative error of the answers, as of an F that is estimated from samples: a random vector of noise times
+            the length of F is added. The same question always gets the same answer.
+        seed: of the noise.
     """
 
     matrix: Tensor
     shift: Tensor
     smoothness: float
+    noise: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        non_negative("noise", self.noise)
 
     def at(self, z: Tensor) -> Tensor:
         found: Tensor = self.matrix @ z.reshape(-1) - self.shift
         return found.view_as(z)
 
     def query(self, z: Tensor) -> TargetPoint:
+        found = self.at(z)
+        if self.noise:
+            off = torch.from_numpy(rng_of(z.numpy(), self.seed).normal(size=z.shape))
+            found = found + self.noise * found.norm() / z.numel() ** 0.5 * off
         return TargetPoint(
-            targets=z.clone(), losses=None, gradients=self.at(z), smoothness=self.smoothness
+            targets=z.clone(), losses=None, gradients=found, smoothness=self.smoothness
         )
 
 
@@ -134,7 +146,7 @@ class HiddenGame(Inequality):
     have the norm 1, so that F is Lipschitz with √(1 + τ²) and strongly monotone with τ.
     """
 
-    def __init__(self, actions: int, width: int, tau: float) -> None:
+    def __init__(self, actions: int, width: int, tau: float, noise: float, seed: int) -> None:
         wins = np.arange(actions)[:, None] - np.arange(actions)[None, :]
         beats = np.sign((wins % actions) * (actions - 2 * (wins % actions))).astype(np.float64)
         payoff = torch.from_numpy(beats / np.linalg.norm(beats, 2))  # of the first player: p·A q
@@ -144,7 +156,7 @@ class HiddenGame(Inequality):
         game = torch.cat([torch.cat([zero, -payoff], 1), torch.cat([payoff.T, zero], 1)])
         matrix = game + tau * torch.block_diag(one, one)
         largest = float(torch.linalg.matrix_norm(matrix, ord=2))
-        operator = Operator(matrix, matrix @ liked.reshape(-1), largest)
+        operator = Operator(matrix, matrix @ liked.reshape(-1), largest, noise, seed)
         inputs = torch.linspace(-1, 1, 8, dtype=torch.float64).reshape(2, 4)
         label = f"hidden game, {actions} actions"
         super().__init__(label, operator, inputs, liked, torch.ones(2, 1).double() / 2)
@@ -157,7 +169,7 @@ class HiddenGame(Inequality):
 class Evaluation(Inequality):
     """The values of the states of a random chain, from features of each state, by temporal differences."""
 
-    def __init__(self, states: int, width: int, gamma: float, seed: int) -> None:
+    def __init__(self, states: int, width: int, gamma: float, noise: float, seed: int) -> None:
         rng = np.random.default_rng(seed)
         chances = _chain(states, rng)
         often = _stationary(chances)
@@ -171,7 +183,7 @@ class Evaluation(Inequality):
         label = f"temporal differences, {states} states"
         super().__init__(
             label,
-            Operator(matrix, shift, largest),
+            Operator(matrix, shift, largest, noise, seed),
             inputs,
             torch.from_numpy(values),
             torch.from_numpy(often) / 2,
@@ -209,14 +221,18 @@ def _checked(size: str, low: float, name: str, value: float) -> None:
 
 
 @register("hidden-game", "two networks play a cyclic zero-sum game; the oracle gives F and no loss")
-def hidden_game(size: Size = "quick", tau: float = 0.5) -> HiddenGame:
+def hidden_game(
+    size: Size = "quick", tau: float = 0.5, noise: float = 0.0, seed: int = 0
+) -> HiddenGame:
     _checked(size, 0.0, "tau", tau)
     actions, width = {"smoke": (3, 8), "quick": (5, 16), "full": (11, 32)}[size]
-    return HiddenGame(actions, width, tau)
+    return HiddenGame(actions, width, tau, noise, seed)
 
 
 @register("td-evaluation", "a network learns a policy's values by temporal differences; no loss")
-def td_evaluation(size: Size = "quick", gamma: float = 0.9, seed: int = 0) -> Evaluation:
+def td_evaluation(
+    size: Size = "quick", gamma: float = 0.9, noise: float = 0.0, seed: int = 0
+) -> Evaluation:
     _checked(size, 0.0, "gamma", gamma)
     states, width = {"smoke": (20, 16), "quick": (60, 64), "full": (200, 256)}[size]
-    return Evaluation(states, width, gamma, seed)
+    return Evaluation(states, width, gamma, noise, seed)

@@ -14,7 +14,6 @@ is a perfect copy.
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
@@ -24,7 +23,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from targetopt.lab.problems.base import Problem, as_rows, seeded
+from targetopt.lab.problems.base import Problem, as_rows, rng_of, seeded
 from targetopt.lab.problems.digits.images import CLASSES, Digits, digits, network
 from targetopt.lab.problems.registry import register
 from targetopt.losses import CrossEntropy, Loss
@@ -103,8 +102,7 @@ class ByScores:
     directions: int
 
     def answer(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        digest = hashlib.sha256(z.numpy().tobytes()).digest()[:8]
-        rng = np.random.default_rng(int.from_bytes(digest, "little"))
+        rng = rng_of(z.numpy())
         width = z.shape[1]
         gradients = torch.zeros_like(z)
         turned = torch.from_numpy(np.linalg.qr(rng.normal(size=(len(z), width, width)))[0])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -14,7 +13,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from targetopt.lab.problems.base import Problem, non_negative, seeded
+from targetopt.lab.problems.base import Problem, non_negative, rng_of, seeded
 from targetopt.lab.problems.physics.fields import FIELDS, Shape, field
 from targetopt.lab.problems.physics.sparse import Array
 from targetopt.oracle import Oracle, ScalarOracle
@@ -76,8 +75,7 @@ class SolverOracle:
         field = z.detach().cpu().double().numpy()
         value, gradient, majoriser = self.solver(field)
         if self.noise:
-            digest = hashlib.sha256(field.tobytes()).digest()[:8]
-            rng = np.random.default_rng([self.seed, int.from_bytes(digest, "little")])
+            rng = rng_of(field, self.seed)
             value *= 1.0 + self.noise * rng.normal()
             off = rng.normal(size=gradient.shape)
             gradient = gradient + self.noise * np.linalg.norm(gradient) / math.sqrt(off.size) * off
