@@ -55,7 +55,7 @@ class Arm:
         role: what it is in the comparison.
         tune: what is tuned, if anything is.
         needs: what the problem must reveal; arms that need more than a problem has are left out there.
-        slow: whether it is left out where the study has half an hour, as tuned arms of SSO are.
+        slow: whether it is left out where the study has half an hour.
     """
 
     label: str
@@ -92,8 +92,8 @@ RIVALS = (
 )
 
 RULES = (
-    Arm("SSO fixed η, tuned", {**SSO, "rule": "gradient-step"}, "rule", DECADES, slow=True),
-    Arm("SSO-AdaGradNorm, tuned", {**SSO, "rule": "adagrad-norm"}, "rule", DECADES, slow=True),
+    Arm("SSO fixed η, tuned", {**SSO, "rule": "gradient-step"}, "rule", DECADES),
+    Arm("SSO-AdaGradNorm, tuned", {**SSO, "rule": "adagrad-norm"}, "rule", DECADES),
 )
 
 LABELS = frozenset({"revealed"})
@@ -110,7 +110,7 @@ ABLATIONS = (
 TRICKS_FOR_LABELS = (
     Arm(
         "SSO-Proximal, tuned", {**SSO, "rule": "proximal"}, "rule",
-        Tune("lr", spaced(1e-2, 10.0, 7)), LABELS, slow=True,
+        Tune("lr", spaced(1e-2, 10.0, 7)), LABELS,
     ),
     Arm(
         "30 Adam steps on each answer", {**SSO, "rule": "proximal", "inner": "adam", "lr": 1e12}, "trick",
