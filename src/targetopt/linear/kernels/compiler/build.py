@@ -6,6 +6,7 @@ are compiled by a child each, so that every one is compiled in a process that ha
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import importlib
 import itertools
@@ -18,18 +19,24 @@ from typing import Any
 from numba.core.bytecode import FunctionIdentity
 from numba.core.codegen import JITCodeLibrary
 from numba.core.cpu import CPUContext
+from numba.core.dispatcher import Dispatcher
+from numba.core.registry import cpu_target
+from numba.core.types import unliteral
 
 from targetopt.linear.kernels.compiler import jit
 
 
 def main() -> None:
     """Leave the machine code in the cache."""
+    gc.disable()  # what a compiler makes lives nearly as long as its process: looking for garbage is a tenth of the time
     wanted = pickle.load(sys.stdin.buffer)
     if len(wanted) == 1:
         compile_one(*wanted[0])
         return
     for module, _, _ in wanted:  # once, for all children
         importlib.import_module(module)
+    cpu_target.typing_context.refresh()  # numba would read its tables of functions in every child
+    cpu_target.target_context.refresh()
     at_once, running, failed = os.cpu_count() or 1, 0, False
     for each in wanted:
         if running == at_once:
@@ -67,6 +74,7 @@ def compile_one(module: str, name: str, signature: Any) -> None:
         if other is not wanted:  # as a callee it is compiled anew, whatever was cached
             other._cache.disable()
     _make_machine_code_of(module, name)
+    _take_no_literals()
     wanted.compile(signature)
 
 
@@ -77,6 +85,10 @@ def _make_machine_code_of(module: str, name: str) -> None:
     calls: for a kernel with a hundred callees that takes two thirds of the time, and nothing of it is used.
     """
     executable = CPUContext.get_executable
+    for_python, for_c = CPUContext.create_cpython_wrapper, CPUContext.create_cfunc_wrapper
+
+    def is_wanted(description: Any) -> bool:
+        return (description.modname, description.qualname) == (module, name)
 
     def add_linking_library(library: Any, callee: Any) -> None:
         if not callee._finalized:
@@ -88,12 +100,42 @@ def _make_machine_code_of(module: str, name: str) -> None:
         library._linking_libraries.append(callee)
 
     def get_executable(context: Any, library: Any, description: Any, environment: Any) -> Any:
-        if (description.modname, description.qualname) == (module, name):
+        if is_wanted(description):
             return executable(context, library, description, environment)
         return [].append  # nobody calls it from Python; it must be of this type and like no other
 
+    def create_cpython_wrapper(
+        context: Any, library: Any, description: Any, *a: Any, **k: Any
+    ) -> None:
+        if is_wanted(description):
+            for_python(context, library, description, *a, **k)
+
+    def create_cfunc_wrapper(
+        context: Any, library: Any, description: Any, *a: Any, **k: Any
+    ) -> None:
+        if is_wanted(description):
+            for_c(context, library, description, *a, **k)
+
     JITCodeLibrary.add_linking_library = add_linking_library
     CPUContext.get_executable = get_executable
+    CPUContext.create_cpython_wrapper = create_cpython_wrapper
+    CPUContext.create_cfunc_wrapper = create_cfunc_wrapper
+
+
+def _take_no_literals() -> None:
+    """Have kernels called for the types of numbers, whatever is known of their values.
+
+    numba compiles a callee for a number that is written down, and again for any other; the optimiser sees the number
+    all the same.
+    """
+    template = Dispatcher.get_call_template
+
+    def get_call_template(dispatcher: Any, args: Any, kws: Any) -> Any:
+        if dispatcher.py_func.__module__.startswith("targetopt."):
+            args, kws = tuple(map(unliteral, args)), {k: unliteral(v) for k, v in kws.items()}
+        return template(dispatcher, args, kws)
+
+    Dispatcher.get_call_template = get_call_template
 
 
 if __name__ == "__main__":

@@ -94,7 +94,7 @@ def int64(number: int) -> int:
 
 def entry(function: F) -> F:
     """A kernel that Python calls: compiled at its first call ever, then loaded from disk."""
-    dispatcher = njit(cache=True, **_reordering)(function)
+    dispatcher = njit(cache=True, no_cfunc_wrapper=True, **_reordering)(function)
     dispatcher._cache = _BuiltElsewhere(function)
     compiled.append(dispatcher)
     return cast(F, dispatcher)

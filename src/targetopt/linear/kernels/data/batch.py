@@ -117,9 +117,10 @@ def add_rmatvec(X: Batch, u: Array, out: Array) -> None:
 
 @jit
 def gram_dual(X: Batch) -> Array:
-    """XXᵀ."""
+    """XXᵀ. (Into an array that is there: numba compiles a product that makes its own once more for that.)"""
     if X.dense.shape[0] > 0:
-        gram: Array = np.dot(X.dense, X.dense.T)
+        gram = np.empty((X.rows, X.rows))
+        np.dot(X.dense, X.dense.T, gram)
         return gram
     return csr.gram_dual(X.indptr, X.indices, X.data, X.width)
 
@@ -128,11 +129,11 @@ def gram_dual(X: Batch) -> Array:
 def gram_primal(X: Batch, weights: Array) -> Array:
     """Xᵀ diag(weights) X on the active columns."""
     if X.dense.shape[0] > 0:
-        weighted = np.empty_like(X.dense)
+        weighted, gram = np.empty(X.dense.shape), np.empty((X.width, X.width))
         for i in range(weights.size):
             for j in range(X.width):
                 weighted[i, j] = weights[i] * X.dense[i, j]
-        gram: Array = np.dot(X.dense.T, weighted)
+        np.dot(X.dense.T, weighted, gram)
         return gram
     return csr.gram_primal(X.indptr, X.indices, X.data, weights, X.width)
 
