@@ -11,8 +11,12 @@ from targetopt.linear import backend, fit
 
 pytest.importorskip("numba")
 
+import numba as nb
+from numba.core.cpu import CPUContext
+from numba.core.dispatcher import Dispatcher
+
 from targetopt.linear.kernels import rules
-from targetopt.linear.kernels.compiler import jit
+from targetopt.linear.kernels.compiler import build, jit
 from targetopt.linear.kernels.data.gathered import gathering
 from targetopt.linear.kernels.inner import solvers
 from targetopt.linear.kernels.runs import engine, sso
@@ -95,3 +99,57 @@ def test_the_user_is_told_when_compiling_takes_long(monkeypatch, caplog, seconds
         if told
         else []
     )
+
+
+def test_a_callee_is_compiled_for_types_whatever_is_known_of_a_number(monkeypatch):
+    """In the process that compiles; elsewhere numba is as it was."""
+    monkeypatch.setattr(Dispatcher, "get_call_template", Dispatcher.get_call_template)
+    build._take_no_literals()
+
+    def own(number, flag):
+        return number if flag else -number
+
+    def foreign(number):
+        return number
+
+    own.__module__ = "targetopt.of_this_test"
+    own, foreign = nb.njit(own), nb.njit(foreign)
+
+    @nb.njit
+    def count():
+        i, total = 0, 0
+        while i < 3:
+            total += own(i, True) + foreign(2)
+            i += 1
+        return total
+
+    assert count() == 9
+    assert own.signatures == [(nb.types.int64, nb.types.boolean)]
+    assert [type(each) for each in foreign.signatures[0]] == [nb.types.IntegerLiteral]
+
+
+def test_only_the_kernel_that_was_asked_for_is_wrapped(monkeypatch):
+    wrapped = []
+    for name in ("create_cpython_wrapper", "create_cfunc_wrapper"):
+        monkeypatch.setattr(
+            CPUContext,
+            name,
+            lambda context, library, about, *rest, **more: wrapped.append(about.qualname),
+        )
+    for owner, name in (
+        (CPUContext, "get_executable"),
+        (build.JITCodeLibrary, "add_linking_library"),
+    ):
+        monkeypatch.setattr(owner, name, getattr(owner, name))
+    build._make_machine_code_of("some.module", "kernel")
+
+    class About:
+        modname, qualname = "some.module", "kernel"
+
+    class Callee:
+        modname, qualname = "some.module", "callee"
+
+    for about in (About, Callee):
+        CPUContext.create_cpython_wrapper(None, None, about, None)
+        CPUContext.create_cfunc_wrapper(None, None, about, None)
+    assert wrapped == ["kernel", "kernel"]

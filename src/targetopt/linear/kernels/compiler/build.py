@@ -28,7 +28,7 @@ from targetopt.linear.kernels.compiler import jit
 
 def main() -> None:
     """Leave the machine code in the cache."""
-    gc.disable()  # what a compiler makes lives nearly as long as its process: looking for garbage is a tenth of the time
+    gc.disable()  # what a compiler makes stays; looking for garbage takes a tenth of the time
     wanted = pickle.load(sys.stdin.buffer)
     if len(wanted) == 1:
         compile_one(*wanted[0])

@@ -21,8 +21,9 @@ two of them that came with callees of the same name would share those of whichev
 their names differ.
 
 **Cold starts.** What a run needs is asked for at once (`prepare`), so that one process imports the package
-and forks a child for each kernel. Callees take int64 and never a literal (`int64`), for which numba would
-compile them again, and they assign no slices, for which numba compiles a formatter of error messages.
+and reads numba's tables, and forks a child for each kernel. Callees are compiled for the types of their arguments
+(`build`), where numba would compile them once more for a number that is written down, and they assign no slices,
+for which numba compiles a formatter of error messages. A product with `np.dot` goes into an array that is there.
 """
 
 from __future__ import annotations
@@ -84,12 +85,6 @@ def loop(function: F) -> F:
 def as_written(function: F) -> F:
     """As `loop`, but nothing is reordered: each operation is rounded as it stands."""
     return cast(F, njit(_nrt=False, **_options, **_callee)(function))
-
-
-@loop
-def int64(number: int) -> int:
-    """The number as an int64, where numba would remember that it was written as a literal."""
-    return number
 
 
 def entry(function: F) -> F:

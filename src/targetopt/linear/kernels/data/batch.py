@@ -117,7 +117,7 @@ def add_rmatvec(X: Batch, u: Array, out: Array) -> None:
 
 @jit
 def gram_dual(X: Batch) -> Array:
-    """XXᵀ. (Into an array that is there: numba compiles a product that makes its own once more for that.)"""
+    """XXᵀ."""
     if X.dense.shape[0] > 0:
         gram = np.empty((X.rows, X.rows))
         np.dot(X.dense, X.dense.T, gram)

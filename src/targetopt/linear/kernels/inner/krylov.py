@@ -24,7 +24,7 @@ from targetopt.linear.coordinates.solution import (
     BY_MAX_STEPS,
 )
 from targetopt.linear.kernels.arguments import SolverSpec
-from targetopt.linear.kernels.compiler.jit import int64, jit, loop
+from targetopt.linear.kernels.compiler.jit import jit, loop
 from targetopt.linear.kernels.data import batch
 from targetopt.linear.kernels.inner.quadratic import (
     CANCELLED,
@@ -166,7 +166,7 @@ def _descend_in(
     c[1] = np.sqrt(across)
     for i in range(size):
         V[0, i] = V[0, i] / c[1] if across > 0.0 else 0.0
-    k, trace, reason = int64(0), 0.0, BY_MAX_STEPS  # k basis vectors have been multiplied by A
+    k, trace, reason = 0, 0.0, BY_MAX_STEPS  # k basis vectors have been multiplied by A
     while steps < solver.max_steps:
         if c[k + 1] * c[k + 1] > NEGLIGIBLE * across:
             if k == most:

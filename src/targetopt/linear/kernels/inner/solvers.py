@@ -24,7 +24,7 @@ from targetopt.linear.coordinates.solution import (
     Result,
 )
 from targetopt.linear.kernels.arguments import Array, SolverSpec
-from targetopt.linear.kernels.compiler.jit import Calls, Pointer, int64, jit, loop
+from targetopt.linear.kernels.compiler.jit import Calls, Pointer, jit, loop
 from targetopt.linear.kernels.data import batch
 from targetopt.linear.kernels.inner import krylov
 from targetopt.linear.kernels.inner.exact import exact
@@ -124,7 +124,7 @@ def _through_rows(problem: Problem, v: Array) -> Array:
 def descend(problem: Problem, solver: SolverSpec, step: float, shift: Array) -> Result:
     """Gradient steps of one size, or found by Armijo's rule; in a Krylov space where that is cheaper."""
     alpha = step
-    total, steps, reason = 0.0, int64(0), krylov.BASIS_FULL
+    total, steps, reason = 0.0, 0, krylov.BASIS_FULL
     x = np.empty(0)
     if problem.form == MATVEC and problem.decay == 0.0 and problem.X.rows < problem.X.width:
         rows = krylov.by_rows(problem)
