@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from targetopt.lab.statistics.verdicts import Judgement, Verdict
-from targetopt.lab.studies.oracles.findings import TaskFindings
+from targetopt.lab.studies.oracles.findings import TaskFindings, changes
 from targetopt.lab.studies.oracles.measures import SHARES, middle
 
 TEST = "ratio of median calls over seeds to levels 0.1, 0.01 and 0.001 of the way from the best value to the start"
@@ -88,11 +88,13 @@ def _on(task: TaskFindings) -> Verdict:
     )
 
 
+COMPARED = {"ablation": "with this change", "rule": "another rule"}
+
+
 def _parts(found: Sequence[TaskFindings]) -> list[Verdict]:
     """Whether each part of the default helps: fewer calls with it than without, over problems."""
-    labels = dict.fromkeys(arm.label for task in found for arm in task.of("ablation"))
     verdicts = []
-    for label in labels:
+    for label, role in changes(found).items():
         gains = [gain for task in found if not math.isnan(gain := task.changed(label))]
         typical = middle(gains)
         better = sum(gain > 1 / NEARLY for gain in gains) / len(gains)
@@ -104,7 +106,7 @@ def _parts(found: Sequence[TaskFindings]) -> list[Verdict]:
             verdict = "does not hold"
         verdicts.append(
             Verdict(
-                f"The default needs fewer calls than with this change: {label}.",
+                f"The default needs fewer calls than {COMPARED[role]}: {label}.",
                 verdict,
                 {"median ratio": typical, "better on": better, "worse on": worse},
                 len(gains),

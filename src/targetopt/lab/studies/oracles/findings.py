@@ -173,6 +173,11 @@ class TaskFindings:
         }
 
 
+def changes(found: Sequence[TaskFindings]) -> dict[str, str]:
+    """What the default is compared with in SSO itself: the label and the role of each ablation and each other rule."""
+    return {arm.label: arm.role for task in found for arm in task.of("ablation", "rule")}
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None

@@ -92,7 +92,10 @@ def text(
         _price_table(found),
     ]
     if any(task.of("ablation") for task in found):
-        parts += ["## What each part of the default brings", "![Ablations](ablations.png)"]
+        parts += [
+            "## What each part of the default brings, beside other rules",
+            "![Ablations](ablations.png)",
+        ]
     if len(found) > 1:
         parts += ["## Profiles", "![Performance profiles](profiles.png)"]
     parts += [

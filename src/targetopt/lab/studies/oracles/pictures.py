@@ -13,7 +13,7 @@ import numpy as np
 from targetopt.lab.report.multiples import Entry, Place, log_ticks, plot, save
 from targetopt.lab.report.palette import DASHED, SOLID, Style, oklch
 from targetopt.lab.statistics.profiles import shares_of
-from targetopt.lab.studies.oracles.findings import Found, TaskFindings
+from targetopt.lab.studies.oracles.findings import Found, TaskFindings, changes
 from targetopt.lab.studies.oracles.measures import PRICES, SHARES
 
 OWN = "SSO default"
@@ -151,6 +151,8 @@ def _profiles(found: Sequence[TaskFindings], path: Path) -> Path:
     ]
     members = [next(a for a in found[0].arms if a.label == label) for label in everywhere]
     members = [arm for arm in members if arm.role != "ablation"]
+    if len({len(arm.calls[0]) for arm in members}) > 1:  # other rules may be shown with fewer seeds
+        members = [arm for arm in members if arm.role != "rule"]
     labels = [arm.label for arm in members]
     costs = []
     for task in found:
@@ -176,8 +178,8 @@ def _profiles(found: Sequence[TaskFindings], path: Path) -> Path:
 
 
 def _ablations(found: Sequence[TaskFindings], path: Path) -> Path:
-    """Calls with a part of the default changed over calls with it, for every problem."""
-    labels = list(dict.fromkeys(arm.label for task in found for arm in task.of("ablation")))
+    """Calls with a part of the default changed, or with another rule, over calls with it, for every problem."""
+    labels = list(changes(found))
 
     def paint(ax: Any, cell: Place) -> tuple[str, str]:
         ax.axvline(1.0, color="0.4", linewidth=0.8)
@@ -189,6 +191,6 @@ def _ablations(found: Sequence[TaskFindings], path: Path) -> Path:
         ax.set_xscale("log")
         ax.set_yticks(range(len(labels)), labels, fontsize=7)
         ax.set_ylim(-0.6, len(labels) - 0.4)
-        return "calls with this change / calls of the default, level 0.01", ""
+        return "calls with this change or rule / calls of the default, level 0.01", ""
 
     return _single_wide(path, paint, 0.32 * len(labels) + 0.5)
