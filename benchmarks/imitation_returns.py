@@ -48,7 +48,8 @@ WITHOUT: dict[str, dict[str, Any]] = {
     "all of it": {"behaviour": "online", "data": "round", "rule": to.rules.Automatic()},
 }
 """What each part is replaced by: the learner drives at once; it draws with its own std, 1; only the round's own
-states are learned from; a round ends at its last step; one update a round, of 100 Adam steps on all states; and everything as it was before."""
+states are learned from; a round ends at its last step; one update a round, of 100 Adam steps on all states; and
+everything as the paper has it."""
 
 
 def commit() -> str:

@@ -15,7 +15,8 @@ from targetopt.imitation.simulation.environment import Environment
 
 PURPOSES = ("labels", "driving", "measuring", "checking")
 """What the expert is asked for: labels of rounds; acting outside of them, while copies are staggered (never
-in `train`, where the learner does that); its own episodes; and whether it is still the same expert when a run goes on."""
+in `train`, where the learner does that); its own episodes; and whether it is still the same expert when a run
+goes on."""
 
 
 class Teacher:
