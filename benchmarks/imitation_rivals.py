@@ -5,9 +5,8 @@
 
 Three arms, each a line of the file: ``targetopt`` (the defaults of `to.imitation.train`), ``imitation`` (the defaults
 of its ``SimpleDAggerTrainer``) and ``imitation, same network`` (256, 256, relu as ours, all else its defaults). Every
-arm may ask the expert about 50 000 states (``--budget``) and a few more, until its round is over; ours asks for the
-driving before its first round as well, which is in the number of questions. Returns are of the mean action over the
-same 10 episodes; the time of measuring them is not counted.
+arm may ask the expert about 50 000 states (``--budget``) and a few more, until its round is over. Returns are of the
+mean action over the same 10 episodes; the time of measuring them is not counted.
 
 `imitation` 1.0.1 asks for gymnasium 0.29 and stable-baselines3 2.2, where there is no ``Hopper-v5``. It needs a virtual
 environment of its own, and works with those of this project if it is installed without its requirements:

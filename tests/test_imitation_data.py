@@ -1,5 +1,6 @@
 """Aggregated data and what a run costs: labels are paid for once, and old states are learned from again."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,9 @@ def test_all_data_and_exact_steps_are_least_squares_on_all_states() -> None:
         np.testing.assert_allclose(found, best.parameters, rtol=1e-7, atol=1e-9)
 
 
-@pytest.mark.parametrize("data", ["all", im.Replay(100)])
+@pytest.mark.parametrize(
+    "data", ["all", im.Replay(100), im.Replay("all", batch=30, updates=3, average=True)]
+)
 def test_a_run_with_old_data_goes_on_bitwise(data: Any, tmp_path: Path) -> None:
     options: dict[str, Any] = {"data": data, "inner": STEPS, "behaviour": "dagger"}
     whole = run(**options)
@@ -108,6 +111,34 @@ def test_several_updates_on_parts_of_what_is_kept(tmp_path: Path) -> None:
     parts = list(im.Replay("all", batch=4, updates=2).drawn(kept, np.random.default_rng(0)))
     assert [len(set(part.states[:, 0])) for part in parts] == [4, 4]
     assert all(np.array_equal(part.states, part.labels) for part in parts)
+
+
+def test_a_round_may_end_at_the_mean_of_its_steps() -> None:
+    """The first round sees the same batches from the same weights; the mean is where it ends."""
+    seen: list[torch.Tensor] = []
+    options: dict[str, Any] = {"rounds": 1, "inner": STEPS}
+
+    class Watched(im.GaussianPolicy):
+        """Keeps what its parameters are whenever a step begins."""
+
+        def loss(self, labels: Array) -> Any:
+            seen.append(torch.nn.utils.parameters_to_vector(self.parameters()).detach().clone())
+            return super().loss(labels)
+
+    def learner(kind: Any = im.GaussianPolicy) -> im.GaussianPolicy:
+        policy = kind(2, 1, mean="linear", seed=3)
+        policy.layers[0].bias.requires_grad_(False)
+        return policy
+
+    data = im.Replay("all", batch=30, updates=4)
+    last = run(learner=learner(Watched), data=data, held_out=0, **options).policy
+    steps = [*seen[2:5], torch.nn.utils.parameters_to_vector(last.parameters())]
+    assert len({tuple(each.tolist()) for each in steps}) == 4
+    averaged = replace(data, average=True)
+    mean = run(learner=learner(), data=averaged, held_out=0, **options).policy
+    found = torch.nn.utils.parameters_to_vector(mean.parameters())
+    torch.testing.assert_close(found, torch.stack(steps).mean(0), rtol=1e-12, atol=0)
+    assert torch.equal(mean.layers[0].bias, learner().layers[0].bias)
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,29 @@ def test_staggered_copies_are_at_all_stages_of_an_episode() -> None:
     assert ended == ([0] * 7 + [8]) * 2
 
 
+def test_whole_episodes_are_shown_by_so_few_copies_that_they_come_to_their_end() -> None:
+    """Episodes of 30 steps: 60 states are two of them; and then all copies are driven apart."""
+
+    def limited() -> gymnasium.Env:  # type: ignore[type-arg]
+        return gymnasium.wrappers.TimeLimit(PointMass(), 30)
+
+    drive = im.noisy(spring)  # which never goes far out
+    gatherer = im.make_gatherer(limited, copies=3, seed=1)
+    batch = gatherer.gather(60, drive, spring, whole=True)
+    steps = lambda: [env.unwrapped.steps_ever for env in gatherer.copies.envs]  # type: ignore[attr-defined]  # noqa: E731
+    assert batch.finished_lengths.tolist() == [30, 30]
+    assert (steps(), gatherer.burn_in_steps) == ([30, 30, 0], 0)
+    gatherer.gather(9, drive, spring)  # staggered by 0, 10 and 20 steps first
+    assert (steps(), gatherer.burn_in_steps) == ([33, 43, 23], 30)
+    short = im.make_gatherer(limited, copies=3, seed=1)
+    assert (
+        len(short.gather(20, drive, spring, whole=True).states) == 20
+    )  # less than an episode: of one copy
+    unlimited = points(copies=3, seed=1)
+    unlimited.gather(60, drive, spring, whole=True)
+    assert [env.steps_ever for env in unlimited.copies.envs] == [20, 20, 20]  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("fast", [True, False])
 def test_seeds_reproduce_bitwise_and_differ(fast: bool) -> None:
     def run(seed: int) -> Array:

@@ -413,7 +413,7 @@ def test_nothing_chosen_is_dagger_on_all_states_by_small_updates() -> None:
     settings = result.policy.provenance["settings"]
     assert settings["update"]["lr"] == 1.0
     assert "GradientStep" in settings["update"]["rule"]
-    assert settings["data"] == "Replay(n='all', batch=250, updates=20)"
+    assert settings["data"] == "Replay(n='all', batch=250, updates=20, average=True)"
 
 
 def test_a_linear_mean_is_solved_for_on_all_states() -> None:

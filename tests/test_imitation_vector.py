@@ -59,6 +59,22 @@ def test_staggered_copies_begin_apart_and_end_their_burn_in_together() -> None:
     gatherer.close()
 
 
+def test_copies_that_have_played_are_staggered_from_new_episodes() -> None:
+    """But for the one that goes first: those that wait are stepped along by an action of nobody's choice."""
+    gatherer = im.make_gatherer(vector, seed=1, burn_in=20)
+    gatherer.gather(40, wander, spring, whole=True)  # all four, ten steps each
+    assert [len(episode) for episode in gatherer.copies._actions] == [10, 10, 10, 10]
+    gatherer.stagger(wander)
+    gatherer.gather(4, wander, spring)
+    assert [len(episode) for episode in gatherer.copies._actions] == [1, 6, 11, 26]
+    state = gatherer.state_dict()
+    after = gatherer.gather(40, wander, spring)
+    again = im.make_gatherer(vector, seed=9, burn_in=0)
+    again.load_state_dict(state)
+    np.testing.assert_array_equal(again.gather(40, wander, spring).states, after.states)
+    gatherer.close()
+
+
 def trained(env: Any, expert: Any = spring, **options: Any) -> im.Result:
     settings: dict[str, Any] = {
         "rounds": 4, "states_per_round": 60, "evaluate_every": 2, "evaluation_episodes": 3, "progress": False,

@@ -84,7 +84,10 @@ WAYS = [
 def test_a_run_is_what_train_does(
     expert: str, method: dict[str, Any], options: dict[str, Any], behaviour: Any, policy: Any
 ) -> None:
-    found = records(config(expert, method, behaviour=behaviour, policy=policy))
+    alone = (
+        {"copies": 1, "burn_in": 0} if behaviour == "cloning" else {}
+    )  # train shows whole episodes
+    found = records(config(expert, method, behaviour=behaviour, policy=policy, **alone))
     trained = im.train(
         "Hopper-v5",
         expert,

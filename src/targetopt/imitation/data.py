@@ -19,13 +19,16 @@ class Replay:
     Old states keep the labels they were given: the expert is never asked again.
 
     A round takes ``updates`` steps, each on ``batch`` of these states, drawn anew without replacement. Labels are
-    bought once, so that more updates cost computation and no questions.
+    bought once, so that more updates cost computation and no questions. The last of many small steps is as noisy as
+    its batch; with ``average`` a round ends at the mean of the parameters that its steps came to, and the next round
+    goes on from there.
 
     Args:
         n: how many states, or ``"all"``: DAgger as Ross et al. have it, which learns from everything that
             was ever labelled.
         batch: states that one update learns from; None for all that are kept.
         updates: steps in a round.
+        average: whether a round ends at the mean of its steps' parameters, or where the last step came to.
 
     Example:
         >>> Replay(3).joined(_batch([1, 2]), _batch([3, 4])).states.ravel()
@@ -36,12 +39,14 @@ class Replay:
         array([3., 4.])
 
     Reference: Ross, Gordon & Bagnell, *A Reduction of Imitation Learning and Structured Prediction to
-    No-Regret Online Learning*, AISTATS 2011, Alg. 3.1.
+    No-Regret Online Learning*, AISTATS 2011, Alg. 3.1. Polyak & Juditsky, *Acceleration of stochastic approximation by
+    averaging*, SIAM J. Control Optim. 1992.
     """
 
     n: int | Literal["all"] = "all"
     batch: int | None = None
     updates: int = 1
+    average: bool = False
 
     def __post_init__(self) -> None:
         if self.n != "all":

@@ -72,8 +72,8 @@ class Result:
         expert_return: mean return of the expert, over as many episodes as the learner's; nan if it was
             not asked to play any.
         questions: states that the expert was asked about: ``labels`` of the rounds; ``driving`` while
-            copies were staggered; ``measuring``, its own episodes; and ``checking``, whether it was still
-            the same expert when the run went on.
+            copies were staggered (none in `train`); ``measuring``, its own episodes; and ``checking``, whether
+            it was still the same expert when the run went on.
         cost: what all questions and interactions cost, by the prices given.
     """
 

@@ -16,13 +16,13 @@ from targetopt.imitation.data import DATA, Replay
 from targetopt.imitation.expert import Expert
 from targetopt.imitation.measuring.evaluate import Evaluation
 from targetopt.imitation.measuring.measure import Measurement, mean_loss
-from targetopt.imitation.policies.base import Policy
+from targetopt.imitation.policies.base import Behaviour, Policy
 from targetopt.imitation.prices import FREE, Prices
 from targetopt.imitation.result import Result, Round
 from targetopt.imitation.simulation.behaviour import Mixture
 from targetopt.imitation.simulation.gather import Batch, Gatherer
 from targetopt.imitation.teacher import Teacher
-from targetopt.imitation.update import Update, written
+from targetopt.imitation.update import MeanParameters, Update, written
 from targetopt.types import BadArgument, Counts, Diverged, all_finite, positive_int
 
 
@@ -43,6 +43,9 @@ class Training:
         measurement: what the policy is measured on.
         data: what a round learns from; its own states by default.
         prices: of questions and interactions.
+        expert_staggers: whether the expert may drive the copies apart before the first round, if that round is its own.
+            It is asked about each of these states, and nothing is learned from them. Otherwise the learner does,
+            as soon as it has a share in the driving; rounds that the expert drives alone show whole episodes.
 
     Attributes:
         teacher: the expert as this run asks it, with the count of what was asked.
@@ -63,6 +66,7 @@ class Training:
         measurement: Measurement,
         data: Replay = DATA["round"],
         prices: Prices = FREE,
+        expert_staggers: bool = True,
     ) -> None:
         self.gatherer = gatherer
         self.teacher = Teacher.of(expert, gatherer.environment)
@@ -73,6 +77,7 @@ class Training:
         self.measurement = measurement
         self.data = data
         self.prices = prices
+        self.expert_staggers = expert_staggers
         self._kept: Batch | None = None
         self.batch: Batch | None = None
         self.history: list[Round] = []
@@ -95,12 +100,22 @@ class Training:
         if self.batch is None:
             t = len(self.history) + 1
             acting = self.behaviour.at(t, self.policy, self.teacher)
-            with self.teacher.asked_for("driving"):
-                self.gatherer.stagger(acting)
-            self.batch = self.gatherer.gather(self.states_per_round, acting, self.teacher)
+            whole = not self.expert_staggers and self.behaviour.share(t) == 1.0
+            if not whole:
+                self._stagger(t, acting)
+            self.batch = self.gatherer.gather(
+                self.states_per_round, acting, self.teacher, whole=whole
+            )
             self._gathering_time = self.gatherer.gathering_time
             self._loss = math.nan
         return self.batch
+
+    def _stagger(self, t: int, acting: Behaviour) -> None:
+        """Drive the copies apart, where that is not done yet."""
+        if not self.expert_staggers:  # the learner's noise is that of its own rounds
+            acting = replace(self.behaviour, beta=0.0).at(t, self.policy, self.teacher)
+        with self.teacher.asked_for("driving"):
+            self.gatherer.stagger(acting)
 
     @property
     def loss(self) -> float:
@@ -148,8 +163,15 @@ class Training:
         with torch.random.fork_rng(devices=sorted(devices)):
             torch.manual_seed(_drawing_seed(self.gatherer.seed, t))
             rng = np.random.default_rng([self.gatherer.seed, 4, t])
-            parts = map(self.update, self.data.drawn(batch, rng))
-            counts = replace(sum(parts, start=Counts()), oracle_calls=1)  # labels are bought once
+            counts = Counts()
+            mean = MeanParameters(self.policy) if self.data.average else None
+            for drawn in self.data.drawn(batch, rng):
+                counts += self.update(drawn)
+                if mean is not None:
+                    mean.add()
+            if mean is not None:
+                mean.take()
+            counts = replace(counts, oracle_calls=1)  # labels are bought once
         updated = time.process_time()
         if not all_finite(*self.policy.parameters()):
             raise Diverged(
@@ -222,6 +244,7 @@ class Training:
             "states_per_round": self.states_per_round,
             "seed": self.gatherer.seed,
             "copies": [type(copies).__name__, copies.count],
+            "expert staggers": self.expert_staggers,
             "update": self.update.settings,
             "evaluation": self.measurement.settings,
         }

@@ -14,8 +14,9 @@ from targetopt.imitation.policies.network import Array
 from targetopt.imitation.simulation.environment import Environment
 
 PURPOSES = ("labels", "driving", "measuring", "checking")
-"""What the expert is asked for: labels of rounds; acting outside of them, while copies are staggered;
-its own episodes; and whether it is still the same expert when a run goes on."""
+"""What the expert is asked for: labels of rounds; acting outside of them, while copies are staggered (never
+in `train`, where the learner does that); its own episodes; and whether it is still the same expert when a run
+goes on."""
 
 
 class Teacher:

@@ -97,8 +97,8 @@ def train(
             ``"dagger"`` (from the one to the other), or a `Mixture`. With a `Person` the learner drives.
         data: what is learned from: the states of the ``"round"``, as in the paper; ``"all"`` states so far; the latest
             ones, ``Replay(n)``. Old states keep their labels: the expert is not asked again. By default
-            ``Replay("all", batch=250, updates=20)``: 20 steps a round, each on 250 of all states; ``"all"`` for a
-            linear mean.
+            ``Replay("all", batch=250, updates=20, average=True)``: 20 steps a round, each on 250 of all states, and
+            the mean of what they came to; ``"all"`` for a linear mean.
         lr: η, the step in target space. By default 1/L where the loss has a finite L, whatever the expert says.
         rule: of `SSO`; by default `GradientStep` where there is an ``lr``, else what fits the answers (`Automatic`).
         inner: of `SSO`; by default 10 steps of Adam in each of several updates a round, 100 in a single one; `Exact`
@@ -109,7 +109,9 @@ def train(
         rounds: rounds altogether, those of a resumed run included.
         states_per_round: states gathered before each update.
         seed: of the policy's weights and of everything random in gathering.
-        copies: simulators that take turns; 20 by default.
+        copies: simulators that take turns; 20 by default. They are at different stages of their episodes, to which
+            the learner drives them before it first has a share in a round. Where the expert drives a round alone, so
+            few take turns that they show whole episodes. The expert is thus asked for labels only.
         fast: as for `make_gatherer`.
         gather: where rounds are gathered: here by default, or on a Ray cluster, ``OverRay(workers=4)``, with the same
             numbers. The return is measured here.
@@ -178,6 +180,7 @@ def train(
             ),
             data=kept,
             prices=FREE if prices is None else prices,
+            expert_staggers=False,
         )
         path = None if checkpoint is None else Path(checkpoint)
         if path is not None:

@@ -67,8 +67,10 @@ def adam(parameters: Iterable[Tensor]) -> Optimizer:
 
 
 def default_data(policy: Policy) -> Replay:
-    """All states so far: at once for a linear mean, which is solved for; else 20 updates on 250 of them a round."""
-    return Replay("all") if solved(policy) else Replay("all", batch=250, updates=20)
+    """All states so far: at once for a linear mean, which is solved for; else 20 updates on 250 of them a round, whose
+    mean the policy then is.
+    """
+    return Replay("all") if solved(policy) else Replay("all", batch=250, updates=20, average=True)
 
 
 def default_inner(policy: Policy, data: Replay = DATA["round"]) -> Inner:
@@ -225,6 +227,29 @@ class TorchUpdate:
             check_decays(self.schedule, state["decays"])
         self.rounds = state["rounds"]
         self.optimizer.load_state_dict(state["optimizer"])
+
+
+class MeanParameters:
+    """The mean of what a policy's parameters were whenever `add` was called; `take` sets them to it.
+
+    It is summed up in float64. Parameters that are not trained, and buffers, stay as they are.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self._trained = [p for p in policy.parameters() if p.requires_grad]
+        self._sums = [torch.zeros_like(p, dtype=torch.float64) for p in self._trained]
+        self._count = 0
+
+    @torch.no_grad()
+    def add(self) -> None:
+        for total, p in zip(self._sums, self._trained, strict=True):
+            total += p
+        self._count += 1
+
+    @torch.no_grad()
+    def take(self) -> None:
+        for total, p in zip(self._sums, self._trained, strict=True):
+            p.copy_(total / self._count)
 
 
 def check_decays(schedule: Schedule, decays: Sequence[float]) -> None:

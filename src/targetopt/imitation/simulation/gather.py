@@ -49,9 +49,9 @@ class Batch:
 class Gatherer:
     """Copies of an environment that live on from round to round, and the random numbers they use.
 
-    Copies take turns: a round of n states is n/copies steps of each. They are staggered before the
-    first round, by the first round's behaviour: copy i has already made i/copies of the longest
-    episode, so that at any time the copies are at all stages of one and rounds do not cycle. These
+    Copies take turns: a round of n states is n/copies steps of each. They are staggered by whoever drives the
+    first round, or earlier or later by `stagger`: copy i makes i/copies of the longest episode ahead of the
+    others, so that from then on the copies are at all stages of one and rounds do not cycle. These
     steps are counted apart, in ``burn_in_steps``; ``interactions`` are the states handed out.
 
     Everything is a function of ``seed``: each copy draws the seeds of its episodes from a stream of
@@ -92,7 +92,7 @@ class Gatherer:
         self.interactions = 0
         self.gathering_time = math.nan
 
-    def gather(self, n: int, behaviour: Behaviour, expert: Expert) -> Batch:
+    def gather(self, n: int, behaviour: Behaviour, expert: Expert, *, whole: bool = False) -> Batch:
         """The next n states that ``behaviour`` visits, with the expert's labels.
 
         Args:
@@ -100,6 +100,8 @@ class Gatherer:
             behaviour: ``(states, rng) -> actions``.
             expert: ``states -> mean actions``. A `Teacher` is not asked again about states in which it
                 acted.
+            whole: show whole episodes: so few copies take turns that n states are a longest episode of each, and they
+                need not be staggered for it. A vector environment, whose copies are stepped together, takes them all.
         """
         positive_int("n", n)
         if self.copies.together and n % self.copies.count:
@@ -109,13 +111,15 @@ class Gatherer:
                 f"states_per_round={-(-n // self.copies.count) * self.copies.count} for instance."
             )
         teacher = Teacher.of(expert, self.environment)
-        with teacher.asked_for("driving"):
-            self.stagger(behaviour)
+        if not whole:
+            with teacher.asked_for("driving"):
+                self.stagger(behaviour)
+        playing = self._for_whole_episodes(n) if whole else self.copies.count
         begin = time.process_time()
         while (missing := n - sum(map(len, self._visited))) > 0:
-            ids = (self._turn + np.arange(min(self.copies.count, missing))) % self.copies.count
+            ids = (self._turn + np.arange(min(playing, missing))) % playing
             actions = self._actions(ids, behaviour)  # if this raises, nothing has happened yet
-            self._turn = (self._turn + len(ids)) % self.copies.count
+            self._turn = (self._turn + len(ids)) % playing
             if teacher.wants_frames:
                 frames = [self.copies.frame(copy) for copy in ids.tolist()]
                 teacher.see(self.copies.observations[ids], frames)
@@ -144,11 +148,20 @@ class Gatherer:
     def stagger(self, behaviour: Behaviour) -> None:
         """The burn-in, where it is not done yet (`gather` sees to it otherwise)."""
         while (waiting := self._to_stagger()).size:
+            if self.copies.together:  # those that wait are stepped along, unseen
+                self._fresh[np.isin(np.arange(self.copies.count), waiting, invert=True)] = True
             actions = self._actions(waiting, behaviour)
             self._burn_in[waiting] -= 1
             self.burn_in_steps += len(waiting)
             self._step(waiting, actions)
             self._finished.clear()
+
+    def _for_whole_episodes(self, n: int) -> int:
+        """The copies of which n states show a longest episode each; all where nothing limits episodes."""
+        everyone, limit = self.copies.count, self.environment.limit
+        if self.copies.together or limit is None:
+            return everyone
+        return min(max(n // limit, 1), everyone)
 
     def _to_stagger(self) -> Ids:
         """The copies whose burn-in goes on: all that are left, or those that must begin now to end with the others."""

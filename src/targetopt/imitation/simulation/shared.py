@@ -57,12 +57,12 @@ class SharedGatherer(Gatherer):
     def stagger(self, behaviour: Behaviour) -> None:
         """Put off until a round has to be gathered, which may never be."""
 
-    def gather(self, n: int, behaviour: Behaviour, expert: Expert) -> Batch:
+    def gather(self, n: int, behaviour: Behaviour, expert: Expert, *, whole: bool = False) -> Batch:
         teacher = Teacher.of(expert, self.environment)
         place = (self.interactions, n)
         kept = self.rounds.get(place)
         if kept is None:
-            kept = self._gathered(n, behaviour, teacher)
+            kept = self._gathered(n, behaviour, teacher, whole)
             self.rounds[place] = kept
         else:
             self._ahead = kept
@@ -72,12 +72,13 @@ class SharedGatherer(Gatherer):
             teacher.asked |= kept.asked
         return kept.batch
 
-    def _gathered(self, n: int, behaviour: Behaviour, teacher: Teacher) -> Kept:
+    def _gathered(self, n: int, behaviour: Behaviour, teacher: Teacher, whole: bool) -> Kept:
         if self._ahead is not None:
             self.load_state_dict(self._ahead.gatherer)
-        with teacher.asked_for("driving"):
-            super().stagger(behaviour)
-        batch = super().gather(n, behaviour, teacher)
+        if not whole:
+            with teacher.asked_for("driving"):
+                super().stagger(behaviour)
+        batch = super().gather(n, behaviour, teacher, whole=whole)
         asked = {purpose: teacher.asked[purpose] for purpose in ASKED}
         return Kept(batch, super().state_dict(), asked, self.gathering_time)
 
