@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from targetopt.lab import Store
 from targetopt.lab.report import page as report
@@ -139,7 +140,7 @@ def _theory(figure: str, out: Path, scale: ScaleName, tell: Callable[[str], None
     if not done.exists() or json.loads(done.read_text(encoding="utf-8"))["scale"] != scale:
         directory.mkdir(parents=True, exist_ok=True)
         done.unlink(missing_ok=True)
-        stamp = {
+        stamp: dict[str, Any] = {
             "scale": scale,
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
             "commit": provenance.commit(),

@@ -21,7 +21,7 @@ from numba.core.codegen import JITCodeLibrary
 from numba.core.cpu import CPUContext
 from numba.core.dispatcher import Dispatcher
 from numba.core.registry import cpu_target
-from numba.core.types import unliteral
+from numba.core.types.misc import unliteral
 
 from targetopt.linear.kernels.compiler import jit
 
@@ -128,14 +128,15 @@ def _take_no_literals() -> None:
     numba compiles a callee for a number that is written down, and again for any other; the optimiser sees the number
     all the same.
     """
-    template = Dispatcher.get_call_template
+    dispatchers: Any = Dispatcher
+    template = dispatchers.get_call_template
 
     def get_call_template(dispatcher: Any, args: Any, kws: Any) -> Any:
         if dispatcher.py_func.__module__.startswith("targetopt."):
             args, kws = tuple(map(unliteral, args)), {k: unliteral(v) for k, v in kws.items()}
         return template(dispatcher, args, kws)
 
-    Dispatcher.get_call_template = get_call_template
+    dispatchers.get_call_template = get_call_template
 
 
 if __name__ == "__main__":
