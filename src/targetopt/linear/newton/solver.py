@@ -42,7 +42,16 @@ from targetopt.linear.newton.estimates import (
     steps_left,
     still_to_come,
 )
-from targetopt.linear.newton.metrics import Diagonal, Metric, cheapest_metric
+from targetopt.linear.newton.intercepts import best_intercept
+from targetopt.linear.newton.metrics import (
+    Diagonal,
+    Metric,
+    cheapest_metric,
+    cost_with,
+    step_cost,
+    without_factor,
+    worth_trying_without,
+)
 from targetopt.linear.newton.objective import Array, PenalisedLoss, Point
 from targetopt.linear.newton.search import line_search
 from targetopt.linear.newton.subspace import Subspace, newton_step
@@ -50,6 +59,7 @@ from targetopt.linear.newton.tangents import approach
 
 ROUNDING = 4 * EPS  # a smaller tolerance than this means "to rounding"
 MOST_POLISHING = 6  # Newton steps at the end; two are usual
+TRIED = 3  # steps without a factor before their rate is believed
 NEARBY = 0.4  # the curvature of no loss changes by more than this part: the model is the function
 MOSTLY = 0.25  # rows whose loss is curved, as a share, for the curvature to be trusted
 LEAST_CURVED = (
@@ -94,7 +104,7 @@ def minimise(
     """
     tol = max(tol, ROUNDING)
     point = objective.at(theta)
-    metric = metric or cheapest_metric(objective)
+    final = metric = metric or cheapest_metric(objective)
     nothing = EPS * point.value
     n_iter, gap, stalled, majorises = 0, np.inf, False, objective.loss.majorises
     if objective.loss.quadratic and theta.ndim == 1:
@@ -104,6 +114,8 @@ def minimise(
         reached = gap <= max(tol * point.value, nothing)
         if reached or n_iter >= max_iter:
             return Solution(point.theta, point.value, gap, diagonal, n_iter, reached)
+    if worth_trying_without(final):
+        metric = without_factor(objective)
     if isinstance(metric, Diagonal):
         start = approach(objective, theta, tol=tol, max_epochs=max_iter)
         if start is not None:
@@ -115,10 +127,15 @@ def minimise(
     polished = False  # since the last step
     while not stalled and gap > (goal := max(tol * point.value, nothing)) and n_iter < max_iter:
         n_iter += 1
+        if metric is not final and len(decreases) >= TRIED:
+            if cost_with(final) < steps_left(decreases, goal) * step_cost(objective):
+                metric, decreases, gap = final, [], np.inf
         gradient = objective.gradient(point)
-        if not metric.exact and (proven := objective.proven_gap(gradient)) <= goal:
-            gap = proven
-            break
+        if not metric.exact and objective.proven_gap(gradient) <= goal:
+            point, gradient, proven = _proof(objective, point, gradient, goal)
+            if proven <= goal:
+                gap = proven
+                break
         curvature = _curvature(objective, point) if metric.fresh else point.at.metric
         newton = metric.fresh and (curvature is not point.at.metric or not majorises)
         metric.update(curvature, steps_left(decreases, goal), always=newton)
@@ -146,6 +163,17 @@ def minimise(
     converged = gap <= max(tol * point.value, nothing, ROUNDING_SHARE * point.value * stalled)
     diagonal = metric.diagonal(point.at.metric)
     return Solution(point.theta, point.value, float(gap), diagonal, n_iter, bool(converged))
+
+
+def _proof(
+    objective: PenalisedLoss, point: Point, gradient: Array, goal: float
+) -> tuple[Point, Array, float]:
+    """The point with the best intercept, its gradient, and a bound of the distance to the minimum from there."""
+    gain = 0.0
+    if objective.free_intercept:
+        point, gain = best_intercept(objective, point, goal)
+        gradient = objective.gradient(point)
+    return point, gradient, gain + objective.proven_gap(gradient)
 
 
 def _curvature(objective: PenalisedLoss, point: Point) -> Array:
