@@ -58,7 +58,7 @@ class Logistic(Pointwise):
         return torch.sigmoid(z) * torch.sigmoid(-z)
 
     def evaluate(self, z: Tensor) -> Evaluation:
-        """All three from the probabilities of both labels; where the smaller is q, the loss is −log(1 − q) + max(−yz, 0)."""
+        """All three from both probabilities: with the smaller one q, the loss is −log(1 − q) + max(−yz, 0)."""
         y = self._matched(z)
         margin = torch.mul(y, z, out=self.room(z))
         wrong = torch.neg(margin, out=self.room(z)).sigmoid_()

@@ -38,10 +38,8 @@ def _newton(objective: PenalisedLoss, point: Point, slope: Array) -> Array:
     if slope.ndim == 0:
         curvature = float(objective.weights @ metric)
         return slope / curvature if curvature > 0 else np.zeros_like(slope)
-    units = np.eye(slope.size)
-    n = objective.weights.size
     columns = [
-        np.add.reduce(objective.curved(metric, np.broadcast_to(unit, (n, slope.size))))
-        for unit in units
+        np.add.reduce(objective.curved(metric, np.tile(unit, (objective.weights.size, 1))))
+        for unit in np.eye(slope.size)
     ]
     return np.asarray(np.linalg.lstsq(np.array(columns), slope, rcond=1e-12)[0])

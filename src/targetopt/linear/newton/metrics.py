@@ -36,7 +36,6 @@ PER_ENTRY = {True: 0.8, False: 0.2}  # one stored entry of X in a product, spars
 PER_SQUARE = {True: 1.2, False: 0.4}  # the same in the diagonal of a Hessian
 PER_TARGET = 25.0  # one target in the loss, the subspace and the line search
 PER_STEP = 2e5  # the interpreter's part of a step
-WORTH_FACTORING = 100  # an exact metric may cost this many steps
 WORTH_RENEWING = (
     4.0  # a Hessian that costs so many steps is renewed in each: steps become half as many
 )
@@ -44,9 +43,6 @@ ENOUGH_RENEWALS = 4  # a well-behaved fit needs no more
 STEPS_OF_SAMPLES = (
     8  # a quadratic takes about as many steps with samples; one is enough with all rows
 )
-WORTH_TRYING = 1.0  # a factor that costs so many steps is not made before some steps were tried without
-RENEWALS, STEPS_WITH_FACTOR = 3, 5  # of a fit with a factor; fewer renewals go with more steps
-LARGEST_FACTOR = 4096  # order of the largest matrix factored, 128 MB
 
 
 class Metric(ABC):
@@ -87,6 +83,11 @@ class Metric(ABC):
     def price(self) -> float:
         """What :meth:`renew` costs."""
         return self.cost(self.objective)
+
+    @property
+    def price_again(self) -> float:
+        """What every renewal but the first costs."""
+        return self.price
 
     @property
     def ready(self) -> bool:
@@ -139,37 +140,6 @@ class Metric(ABC):
     def last_diagonal(self, curvature: Array) -> Array:
         """As :meth:`diagonal`, for the curvature that M was renewed from."""
         return self.diagonal(curvature)
-
-
-def cheapest_metric(objective: PenalisedLoss) -> Metric:
-    """The first exact Hessian whose factor costs no more than some steps, else a diagonal."""
-    if objective.ridge.ndim == 2 and _worth_factoring(Joint, objective, objective.ridge.size):
-        return Joint(objective)
-    side = Dual if Dual.possible(objective) else Primal
-    if _worth_factoring(side, objective, min(objective.weights.size, objective.ridge.shape[0])):
-        return side(objective)
-    return Diagonal(objective)
-
-
-def without_factor(objective: PenalisedLoss) -> Metric:
-    """A metric without a factor: the penalty alone where there are fewer rows than columns, else a diagonal."""
-    flat = objective.ridge.ndim == 1 and Dual.possible(objective)
-    return Flat(objective) if flat else Diagonal(objective)
-
-
-def worth_trying_without(metric: Metric) -> bool:
-    """Whether the factor costs so much that a few steps without it, which may be enough, cost little beside it."""
-    return not isinstance(metric, Diagonal) and metric.price > WORTH_TRYING * metric.step
-
-
-def cost_with(metric: Metric) -> float:
-    """What a fit with the factor costs, about."""
-    return RENEWALS * metric.price + STEPS_WITH_FACTOR * metric.step
-
-
-def _worth_factoring(kind: type[Metric], objective: PenalisedLoss, order: int) -> bool:
-    worth = kind.cost(objective) <= WORTH_FACTORING * step_cost(objective)
-    return order <= LARGEST_FACTOR and worth
 
 
 def step_cost(objective: PenalisedLoss) -> float:
@@ -341,6 +311,10 @@ class Dual(Metric):
     def cost(objective: PenalisedLoss) -> float:
         n, d = objective.weights.size, int(objective.ridge.shape[0])
         return PER_FLOP * n * n * d + _outputs(objective) * factor_cost(n)
+
+    @property
+    def price_again(self) -> float:
+        return _outputs(self.objective) * factor_cost(self.objective.weights.size)
 
     @property
     def exact(self) -> bool:

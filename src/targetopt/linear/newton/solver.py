@@ -10,15 +10,16 @@ this is its minimiser, an exact inner solve. If M is an older Hessian, that of a
 a diagonal, it is one step of conjugate gradients; since the images Xs of the earlier steps s are
 kept, the step costs one Xu and one Xᵀg, and curvature newer than the one classical truncated Newton
 would still be using. A line search in target space follows; its trials cost O(n), for z moves along
-a cached direction. Where :mod:`targetopt.linear.newton.tangents` suits the problem, a fit begins there.
+a cached direction. Where a factor is dear, a fit begins without one (:mod:`targetopt.linear.newton.choice`),
+and where :mod:`targetopt.linear.newton.tangents` suits the problem, with that.
 
 **A quadratic** (squared loss) is one linear system: :mod:`targetopt.linear.newton.quadratic`.
 
 **When it ends.** A fit has converged if F − min F ≤ max(tol·F, ε·F₀), with F₀ the value at the start and ε
 the rounding error of float64. There are three ways to know. Where M is the Hessian, ½ ∇F·M⁻¹∇F is the
-distance up to terms of higher order. Where everything is penalised, ½ ∇F·Λ⁻¹∇F is an upper bound of it,
-by duality. Elsewhere it is estimated from how the decreases of the steps have shrunk over windows
-of 1, 2, 4, … steps.
+distance up to terms of higher order. Where everything is penalised, or everything but an intercept that is the
+best one (:mod:`targetopt.linear.newton.intercepts`), ½ ∇F·Λ⁻¹∇F is an upper bound of it. Elsewhere it is
+estimated from how the decreases of the steps have shrunk over windows of 1, 2, 4, … steps.
 
 **The last digits.** An objective within 1e-8 of its minimum determines θ to four digits only, and which
 four depends on the rounding errors on the way there. So where M is the Hessian the fit ends with
@@ -34,6 +35,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from targetopt.linear.newton import quadratic
+from targetopt.linear.newton.choice import (
+    cheapest_metric,
+    cost_with,
+    without_factor,
+    worth_trying_without,
+)
 from targetopt.linear.newton.estimates import (
     EPS,
     MARGIN,
@@ -43,15 +50,7 @@ from targetopt.linear.newton.estimates import (
     still_to_come,
 )
 from targetopt.linear.newton.intercepts import best_intercept
-from targetopt.linear.newton.metrics import (
-    Diagonal,
-    Metric,
-    cheapest_metric,
-    cost_with,
-    step_cost,
-    without_factor,
-    worth_trying_without,
-)
+from targetopt.linear.newton.metrics import Diagonal, Metric, step_cost
 from targetopt.linear.newton.objective import Array, PenalisedLoss, Point
 from targetopt.linear.newton.search import line_search
 from targetopt.linear.newton.subspace import Subspace, newton_step
@@ -128,7 +127,8 @@ def minimise(
     while not stalled and gap > (goal := max(tol * point.value, nothing)) and n_iter < max_iter:
         n_iter += 1
         if metric is not final and len(decreases) >= TRIED:
-            if cost_with(final) < steps_left(decreases, goal) * step_cost(objective):
+            rest = steps_left(decreases, goal) * step_cost(objective)
+            if cost_with(final) < rest:
                 metric, decreases, gap = final, [], np.inf
         gradient = objective.gradient(point)
         if not metric.exact and objective.proven_gap(gradient) <= goal:
