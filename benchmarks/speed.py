@@ -133,7 +133,7 @@ def classifier() -> Iterator[str]:
         ratios = [row["ratio"] for row in rows]
         lost, missed = sum(r > 1.0 for r in ratios), sum(r["gap"] > grid.ACCURACY for r in rows)
         yield (
-            f"**{title}**: {len(rows)} of {grid.CELLS // 2} problems measured, the smallest first; geometric mean "
+            f"**{title}**: {len(rows)} of {grid.CELLS // 2} problems measured, the quickest first; geometric mean "
             f"{mean(ratios):.2f}, {lost} lost, {missed} with a gap above `tol`. {source(found)}"
         )
         yield from table(

@@ -135,7 +135,9 @@ def test_steps_that_would_cost_more_than_a_factor_are_left_to_it(monkeypatch):
         0.0,
         False,
     )
-    monkeypatch.setattr(quadratic, "_step_cost", lambda _: cheapest_metric(F).price / 20)
+    monkeypatch.setattr(
+        quadratic, "_step_cost", lambda _: cheapest_metric(F).price / (1.5 * quadratic.FEW)
+    )
     found = minimise(F, np.zeros(150), tol=1e-10, max_iter=500)
     expected = np.linalg.solve(X.T @ X / 400 + 1e-9 * np.eye(150), X.T @ y / 400)
     assert found.converged

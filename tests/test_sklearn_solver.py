@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from targetopt.linear.newton import PenalisedLoss, gram, metrics, minimise
+from targetopt.linear.newton import PenalisedLoss, choice, gram, metrics, minimise
 from targetopt.losses import CrossEntropy, Huber, Logistic, OnArrays, Poisson, Squared
 from targetopt.losses.spare import Spare
 
@@ -195,14 +195,10 @@ def test_every_metric_leads_to_the_same_minimum(monkeypatch, kind, sparse):
 def test_the_cheapest_metric_follows_the_shape():
     rng = np.random.default_rng(9)
     assert isinstance(
-        metrics.cheapest_metric(make_objective("logistic", 500, 8, rng)), metrics.Primal
+        choice.cheapest_metric(make_objective("logistic", 500, 8, rng)), metrics.Primal
     )
-    assert isinstance(
-        metrics.cheapest_metric(make_objective("softmax", 500, 8, rng)), metrics.Joint
-    )
-    assert isinstance(
-        metrics.cheapest_metric(make_objective("logistic", 20, 90, rng)), metrics.Dual
-    )
+    assert isinstance(choice.cheapest_metric(make_objective("softmax", 500, 8, rng)), metrics.Joint)
+    assert isinstance(choice.cheapest_metric(make_objective("logistic", 20, 90, rng)), metrics.Dual)
     text = sp.random_array((3000, 9000), density=1e-3, rng=rng, format="csr")
     F = PenalisedLoss(
         text,
@@ -212,7 +208,7 @@ def test_the_cheapest_metric_follows_the_shape():
         0.0,
         False,
     )
-    assert isinstance(metrics.cheapest_metric(F), metrics.Diagonal)
+    assert isinstance(choice.cheapest_metric(F), metrics.Diagonal)
 
 
 def test_a_sampled_hessian_is_unbiased_enough_to_precondition():

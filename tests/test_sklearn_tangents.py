@@ -49,6 +49,7 @@ def problem(seed=0, n=400, d=300, *, strength=1.0, intercept=False, loss=None):
 def for_small_data(monkeypatch):
     """Tangents and a diagonal metric, whatever the size."""
     monkeypatch.setattr(tangents, "LEAST_ENTRIES", 0)
+    monkeypatch.setattr(tangents, "LEAST_CONDITION", 0.1)
     monkeypatch.setattr(solver, "cheapest_metric", metrics.Diagonal)
 
 

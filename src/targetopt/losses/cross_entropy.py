@@ -104,21 +104,26 @@ class CrossEntropy(Loss):
         return torch.diag_embed(p) - p.unsqueeze(2) * p.unsqueeze(1)
 
     def evaluate(self, z: Tensor) -> Evaluation:
-        """All three from one softmax; the metric diag(p) − ppᵀ is kept as p."""
+        """All three from one exponential of each target; the metric diag(p) − ppᵀ is kept as p."""
         self._checked(z)
-        log_p = torch.log_softmax(z, dim=1, out=self.room(z))
-        p = torch.exp(log_p, out=self.room(z))
+        shifted = torch.sub(z, z.amax(dim=1, keepdim=True), out=self.room(z))
+        p = torch.exp(shifted, out=self.room(z))
+        whole = _row_sums(p)
+        values = torch.log(whole)
+        p.div_(whole.unsqueeze(1))
         if self.labels.is_floating_point():
             y = self.labels.to(dtype=z.dtype, device=z.device)
-            return Evaluation(-(y * log_p).sum(dim=1), p - y, p)
+            values = -(y * shifted.sub_(values.unsqueeze(1))).sum(dim=1)
+            return Evaluation(values, torch.sub(p, y, out=self.room(z)), p)
         own = self.labels.to(z.device).long().unsqueeze(1)
-        gradient = torch.add(p, 0.0, out=self.room(z))
+        values -= shifted.gather(1, own).squeeze(1)
+        gradient = shifted.copy_(p)
         gradient.scatter_add_(1, own, p.new_full((), -1.0).expand(own.shape))
-        return Evaluation(-log_p.gather(1, own).squeeze(1), gradient, p)
+        return Evaluation(values, gradient, p)
 
     def curve(self, metric: Tensor, u: Tensor) -> Tensor:
         weighted = torch.mul(metric, u, out=self.room(u))
-        return weighted.addcmul_(metric, weighted.sum(dim=-1, keepdim=True), value=-1)
+        return weighted.addcmul_(metric, _row_sums(weighted).unsqueeze(-1), value=-1)
 
     def diagonal(self, metric: Tensor) -> Tensor:
         return metric * (1.0 - metric)
@@ -140,3 +145,8 @@ class CrossEntropy(Loss):
 
     def rows(self, index: Tensor) -> Self:
         return self.with_tables({"labels": self.labels[index]})
+
+
+def _row_sums(p: Tensor) -> Tensor:
+    """Sums over the last axis. Where it has few entries, a product with ones takes a tenth of the time."""
+    return p @ p.new_ones(p.shape[-1])

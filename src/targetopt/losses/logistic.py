@@ -58,14 +58,15 @@ class Logistic(Pointwise):
         return torch.sigmoid(z) * torch.sigmoid(-z)
 
     def evaluate(self, z: Tensor) -> Evaluation:
-        """All three from two exponentials."""
+        """All three from both probabilities: with the smaller one q, the loss is −log(1 − q) + max(−yz, 0)."""
         y = self._matched(z)
-        against = torch.mul(y, z, out=self.room(z)).neg_()
-        e = torch.abs(against, out=self.room(z)).neg_().exp_()
-        whole = torch.add(e, 1.0, out=self.room(z))  # both probabilities are e/whole or 1/whole
-        gradient = torch.clamp(against, max=0.0, out=self.room(z)).exp_().div_(whole).mul_(y).neg_()
-        values = torch.log1p(e, out=self.room(z)).add_(against.clamp_(min=0.0))
-        return Evaluation(sum_outputs(values), gradient, e.div_(whole).div_(whole))
+        margin = torch.mul(y, z, out=self.room(z))
+        wrong = torch.neg(margin, out=self.room(z)).sigmoid_()
+        right = torch.sigmoid(margin, out=self.room(z))
+        gradient = torch.mul(wrong, y, out=self.room(z)).neg_()
+        values = torch.minimum(wrong, right, out=self.room(z)).neg_().log1p_().neg_()
+        values.sub_(margin.clamp_(max=0.0))
+        return Evaluation(sum_outputs(values), gradient, right.mul_(wrong))
 
     def conjugate(self, slopes: Tensor) -> Tensor:
         """sup_z gz − ℓ(z) for slopes g that the loss has: minus the entropy of |g|."""

@@ -17,10 +17,10 @@ from targetopt.linear import backend
 from targetopt.linear.newton.objective import Array, PenalisedLoss, is_sparse
 from targetopt.losses import Spare
 
-PER_FLOP = 0.035  # multiply-and-add in a dense symmetric product, both halves counted
-PER_DENSE = {True: 2.0, False: 0.7}  # one entry of the rows handed to it, sparse or dense before
+PER_FLOP = 0.025  # multiply-and-add in a dense symmetric product, both halves counted
+PER_DENSE = {True: 2.0, False: 0.45}  # one entry of the rows handed to it, sparse or dense before
 PER_PAIR = {"numba": 0.6, "numpy": 8.0}  # two entries of a sparse row multiplied and added
-PER_CUBE = 0.015  # a Cholesky factor, per cubed order
+PER_CUBE = 0.01  # a Cholesky factor, per cubed order
 BLOCK_ENTRIES = 1 << 16  # rows in a block have so many entries, half a megabyte
 JOINT_ENTRIES = 1 << 20  # the same for softmax with all outputs together
 WORTH_LOADING = 100_000  # entries below which loading numba takes longer than any fit

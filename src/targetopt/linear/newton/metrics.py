@@ -32,18 +32,17 @@ from targetopt.linear.newton.gram import (
 )
 from targetopt.linear.newton.objective import Array, PenalisedLoss, is_sparse
 
-PER_ENTRY = {True: 1.5, False: 0.5}  # one stored entry of X in a product, sparse or dense
-PER_TARGET = 80.0  # one target in the loss, the subspace and the line search
+PER_ENTRY = {True: 0.8, False: 0.2}  # one stored entry of X in a product, sparse or dense
+PER_SQUARE = {True: 1.2, False: 0.4}  # the same in the diagonal of a Hessian
+PER_TARGET = 25.0  # one target in the loss, the subspace and the line search
 PER_STEP = 2e5  # the interpreter's part of a step
-WORTH_FACTORING = 40  # an exact metric may cost this many steps
 WORTH_RENEWING = (
-    2.0  # a Hessian that costs so many steps is renewed in each: steps become half as many
+    4.0  # a Hessian that costs so many steps is renewed in each: steps become half as many
 )
 ENOUGH_RENEWALS = 4  # a well-behaved fit needs no more
 STEPS_OF_SAMPLES = (
     8  # a quadratic takes about as many steps with samples; one is enough with all rows
 )
-LARGEST_FACTOR = 4096  # order of the largest matrix factored, 128 MB
 
 
 class Metric(ABC):
@@ -54,7 +53,7 @@ class Metric(ABC):
 
     def __init__(self, objective: PenalisedLoss) -> None:
         self.objective = objective
-        self._step = step_cost(objective)
+        self.step = step_cost(objective)
         self._age: int | None = None
         self._renewals = 0
 
@@ -62,7 +61,7 @@ class Metric(ABC):
         """Called once a step, before :meth:`solve`; renews M if that pays."""
         if self._age is not None and not always:
             self._age += 1
-            cost, step = self.price, self._step
+            cost, step = self.price, self.step
             worth = self._age >= self.patience and cost < steps_left * step
             if not worth and cost > step / 3:  # what hardly costs anything is always done
                 return
@@ -78,12 +77,17 @@ class Metric(ABC):
     @cached_property
     def fresh(self) -> bool:
         """Whether M is the Hessian of F at every step, since it costs so little."""
-        return self.exact and self.price <= WORTH_RENEWING * self._step
+        return self.exact and self.price <= WORTH_RENEWING * self.step
 
     @cached_property
     def price(self) -> float:
         """What :meth:`renew` costs."""
         return self.cost(self.objective)
+
+    @property
+    def price_again(self) -> float:
+        """What every renewal but the first costs."""
+        return self.price
 
     @property
     def ready(self) -> bool:
@@ -138,21 +142,6 @@ class Metric(ABC):
         return self.diagonal(curvature)
 
 
-def cheapest_metric(objective: PenalisedLoss) -> Metric:
-    """The first exact Hessian whose factor costs no more than some steps, else a diagonal."""
-    if objective.ridge.ndim == 2 and _worth_factoring(Joint, objective, objective.ridge.size):
-        return Joint(objective)
-    side = Dual if Dual.possible(objective) else Primal
-    if _worth_factoring(side, objective, min(objective.weights.size, objective.ridge.shape[0])):
-        return side(objective)
-    return Diagonal(objective)
-
-
-def _worth_factoring(kind: type[Metric], objective: PenalisedLoss, order: int) -> bool:
-    worth = kind.cost(objective) <= WORTH_FACTORING * step_cost(objective)
-    return order <= LARGEST_FACTOR and worth
-
-
 def step_cost(objective: PenalisedLoss) -> float:
     """What one step of the solver costs: a product with X, one with Xᵀ, and the line search."""
     entries = 2 * product_cost(objective.X) + PER_TARGET * objective.weights.size
@@ -171,7 +160,7 @@ class Diagonal(Metric):
 
     @staticmethod
     def cost(objective: PenalisedLoss) -> float:
-        return product_cost(objective.X) * _outputs(objective)
+        return PER_SQUARE[objective.sparse] * _entries(objective.X) * _outputs(objective)
 
     def renew(self, curvature: Array) -> None:
         self._diagonal = self.diagonal(curvature)
@@ -324,6 +313,10 @@ class Dual(Metric):
         return PER_FLOP * n * n * d + _outputs(objective) * factor_cost(n)
 
     @property
+    def price_again(self) -> float:
+        return _outputs(self.objective) * factor_cost(self.objective.weights.size)
+
+    @property
     def exact(self) -> bool:
         return self.objective.ridge.ndim == 1
 
@@ -436,5 +429,8 @@ def _outputs(objective: PenalisedLoss) -> int:
 
 def product_cost(X: Any) -> float:
     """What a product with X costs."""
-    sparse = is_sparse(X)
-    return PER_ENTRY[sparse] * float(X.nnz if sparse else X.size)
+    return PER_ENTRY[is_sparse(X)] * _entries(X)
+
+
+def _entries(X: Any) -> float:
+    return float(X.nnz if is_sparse(X) else X.size)

@@ -93,11 +93,22 @@ class PenalisedLoss:
         """∇F."""
         return self.adjoint(self.weighted(point.at.gradient)) + self.pull(point.theta)
 
+    @cached_property
+    def free_intercept(self) -> bool:
+        """Whether there is an intercept without a penalty."""
+        return self.intercept and not self.ridge[-1].any()
+
     def proven_gap(self, gradient: Array) -> float:
-        """½ ∇F·Λ⁻¹∇F, which F − min F does not exceed; inf where something is not penalised."""
-        if self.intercept or not (self.ridge > 0).all():
+        """½ ∇F·Λ⁻¹∇F, which F − min F does not exceed; inf where something is not penalised.
+
+        An intercept without a penalty is left out: the bound then holds where no other intercept has a smaller F (see
+        :mod:`targetopt.linear.newton.intercepts`), for the minimum over the intercept is as convex in w as F is.
+        """
+        features = slice(0, -1) if self.free_intercept else slice(None)
+        ridge, gradient = self.ridge[features], gradient[features]
+        if not np.minimum.reduce(ridge, axis=None, initial=np.inf) > 0:
             return np.inf
-        return 0.5 * float(np.sum(gradient * gradient / self.ridge))
+        return 0.5 * float(np.sum(gradient * gradient / ridge))
 
     def at(self, theta: Array) -> Point:
         """F at θ, with all that the loss says there."""

@@ -35,7 +35,7 @@ from targetopt.linear.newton.estimates import (
 from targetopt.linear.newton.metrics import Diagonal, Dual, Flat, Metric, product_cost
 from targetopt.linear.newton.objective import Array, PenalisedLoss, Point
 
-FEW = 12  # steps of conjugate gradients that are seldom enough: six digits at a condition number of ten
+FEW = 20  # steps of conjugate gradients that are seldom enough: six digits at a condition number of forty
 TRIED = 3  # steps of conjugate gradients before their rate is believed
 MOST_REFINING = 6  # solves with a factor; two are usual
 

@@ -33,6 +33,9 @@ from targetopt.linear.newton.objective import Array, PenalisedLoss, is_sparse
 from targetopt.losses import Logistic
 
 MOST_DAMPING = 1.0  # mean of L ω_i‖x_i‖²/λ up to which a visit renews half of a slope, or more
+LEAST_CONDITION = (
+    10.0  # L‖x‖²/λ on average, below which a few steps end the fit, and an epoch costs two of them
+)
 SLOW = 0.3  # an epoch that leaves more than this part of the distance is worth no more than a step
 RUN = 8  # neighbouring rows visited together, so that memory is read ahead
 LEAST_ENTRIES = 100_000  # below, any fit takes milliseconds, and loading numba takes more
@@ -90,7 +93,11 @@ def _suits(objective: PenalisedLoss, theta: Array, smoothness: float) -> bool:
         return False
     square = float(X.data @ X.data) / X.shape[0]
     weight = float(objective.weights @ objective.weights)  # the mean, rows counted by weight
-    return smoothness * weight * square < MOST_DAMPING * ridge[0] and backend.name() == "numba"
+    curvature = smoothness * square
+    suited = (
+        weight * curvature < MOST_DAMPING * ridge[0] < MOST_DAMPING * curvature / LEAST_CONDITION
+    )
+    return bool(suited) and backend.name() == "numba"
 
 
 def _order(rows: int, random: np.random.Generator) -> NDArray[np.int64]:
