@@ -285,7 +285,7 @@ REFUSED: dict[str, tuple[dict[str, Any], Any, str]] = {
     "no probabilities": (
         {"rule": to.MirrorDescent(to.NegativeEntropy()), "lr": 1.0},
         to.GradientOracle(never),
-        "probabilities of shape",
+        "targets that are probabilities, between 0 and 1",
     ),
     "no optimiser": (
         {"lr": 1.0, "inner": to.Torch(lambda params: params)},

@@ -72,10 +72,10 @@ def test_a_stack_has_the_bits_of_each_network(
         stack.pull(v)
         for i, net in enumerate(nets):
             own = slice(i * rows, (i + 1) * rows)
-            alone = net(x[i])
+            alone = net(x[i].clone())  # in memory of its own
             assert torch.equal(z[own], alone)
             for g, found in zip(
-                torch.autograd.grad(alone, params[i], v[own]), stack.gradients, strict=True
+                torch.autograd.grad(alone, params[i], v[own].clone()), stack.gradients, strict=True
             ):
                 assert torch.equal(found[i], g)
 

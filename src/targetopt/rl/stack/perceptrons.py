@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,23 +18,67 @@ _BACKWARD: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 _FORWARD = {"tanh": torch.tanh, "relu": torch.relu}
 
 
-TINY = 400
-"""Multiplications of a matrix product below which torch's batched product goes a way of its own."""
+TRIES = 4
+"""How many random layers are tried before a batched product is taken for single ones."""
 
 
-def _singly(x: Tensor, weight: Tensor) -> bool:
-    """Whether the products of a layer have other bits in a batch."""
-    sizes = (x.shape[1], weight.shape[1], weight.shape[2])
-    return min(sizes) == 1 or sizes[0] * sizes[1] * sizes[2] < TINY
+class Alike(NamedTuple):
+    """Which products of a layer have in a batch the bits of single ones, each in memory of its own."""
+
+    values: bool
+    by_weights: bool
+    by_inputs: bool
+
+
+@cache
+def alike(
+    count: int, rows: int, inputs: int, outputs: int, kind: torch.dtype, threads: int
+) -> Alike:
+    """What `Alike` says of ``count`` layers of these sizes, which is tried on random ones.
+
+    torch multiplies batches of small or narrow matrices in other ways than single ones, and which sizes these are
+    depends on the processor, on the number of threads, and on where in memory a matrix begins.
+    """
+    generator = torch.Generator().manual_seed(0)
+    found = []
+    for _ in range(TRIES):
+        x, w, b, g = (
+            torch.randn(count, *shape, generator=generator, dtype=kind)
+            for shape in ((rows, inputs), (outputs, inputs), (1, outputs), (rows, outputs))
+        )
+        found.append(
+            (
+                torch.equal(torch.baddbmm(b, x, w.transpose(1, 2)), _values(b, x, w)),
+                torch.equal(torch.bmm(g.transpose(1, 2), x), _by_weights(g, x)),
+                torch.equal(torch.bmm(g, w), _by_inputs(g, w)),
+            )
+        )
+    return Alike(*(all(each) for each in zip(*found, strict=True)))
+
+
+def _values(bias: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+    return torch.stack(
+        [
+            torch.addmm(b[0].clone(), r.clone(), w.clone().t())
+            for b, r, w in zip(bias, x, weight, strict=True)
+        ]
+    )
+
+
+def _by_weights(g: Tensor, x: Tensor) -> Tensor:
+    return torch.stack([own.clone().t().mm(r.clone()) for own, r in zip(g, x, strict=True)])
+
+
+def _by_inputs(g: Tensor, weight: Tensor) -> Tensor:
+    return torch.stack([own.clone().mm(w.clone()) for own, w in zip(g, weight, strict=True)])
 
 
 class Perceptrons:
     """N actors or critics of one shape, with copies of their parameters stacked along a first axis.
 
     The forward is that of `Actor` or `Critic`, N at a time. The derivative is written out, with the matrix products
-    that autograd takes for one network, so that every network gets the bits that it would get alone. This holds as far
-    as a batched product has the bits of single ones. It does not for vectors (a layer with one output, a mini-batch of
-    one row) and for tiny matrices, which torch multiplies in other ways; these are multiplied one after another.
+    that autograd takes for one network, so that every network gets the bits that it would get alone. Where a batched
+    product has other bits than single ones (`alike`), layers are multiplied one after another.
 
     Args:
         modules: of one shape.
@@ -90,11 +136,13 @@ class Perceptrons:
         return x.reshape(-1, x.shape[2])
 
     def _product(self, bias: Tensor, x: Tensor, weight: Tensor) -> Tensor:
-        if _singly(x, weight):
-            return torch.stack(
-                [torch.addmm(b[0], r, w.t()) for b, r, w in zip(bias, x, weight, strict=True)]
-            )
-        return torch.baddbmm(bias, x, weight.transpose(1, 2))
+        if self._alike(x, weight).values:
+            return torch.baddbmm(bias, x, weight.transpose(1, 2))
+        return _values(bias, x, weight)
+
+    def _alike(self, x: Tensor, weight: Tensor) -> Alike:
+        sizes = (x.shape[1], weight.shape[2], weight.shape[1])
+        return alike(self.count, *sizes, x.dtype, torch.get_num_threads())
 
     def pull(self, v: Tensor) -> None:
         """Jᵀv of every network at the last `forward`, into `gradients`; ``v`` is shaped as its targets."""
@@ -107,16 +155,14 @@ class Perceptrons:
         for i in range(len(self._weights) - 1, -1, -1):
             torch.sum(g, dim=1, out=self._bias_gradients[i])
             x, weight, out = layers[i], self._weights[i], self._weight_gradients[i]
-            if _singly(x, weight):
-                for own, rows, into in zip(g, x, out, strict=True):
-                    torch.mm(own.t(), rows, out=into)
-                if i:
-                    products = [own.mm(w) for own, w in zip(g, weight, strict=True)]
-                    g = self._backward(torch.stack(products), x)
-            else:
+            same = self._alike(x, weight)
+            if same.by_weights:
                 torch.bmm(g.transpose(1, 2), x, out=out)
-                if i:
-                    g = self._backward(torch.bmm(g, weight), x)
+            else:
+                out.copy_(_by_weights(g, x))
+            if i:
+                products = torch.bmm(g, weight) if same.by_inputs else _by_inputs(g, weight)
+                g = self._backward(products, x)
 
     def give_back(self, params: Sequence[Sequence[Tensor]]) -> None:
         """Put every network's parameters where its copy has come to."""
