@@ -94,7 +94,7 @@ def _redo(name: str, facts: Facts) -> Iterator[str]:
 
 
 NEAR_ENOUGH = {
-    False: "should give the same digest on another processor, unless L-BFGS is inside",
+    False: "should give the same digest on another processor, unless L-BFGS or an exact solution is inside",
     True: "differs by per cents on another processor: simulators and networks are chaotic",
 }
 """What to expect elsewhere, of linear models and of imitation."""
