@@ -207,8 +207,9 @@ def _polish(
     """Newton steps judged by ∇F·M⁻¹∇F; the last point, the gap there, and the steps made.
 
     A step that does not reduce it is taken back; then M is renewed, once. ½ ∇F·M⁻¹∇F says how far the
-    minimum is only where the step to it leaves the curvature of every loss as it is, but for the part
-    `NEARBY`. Elsewhere the gap is not known. ``newton`` says that M is the Hessian, and nothing that majorises it.
+    minimum is only where the step to it leaves the curvature of every loss as it is, but for a part of
+    at most `NEARBY`, by which it may be too small. Elsewhere the gap is not known. ``newton`` says that M is
+    the Hessian, and nothing that majorises it.
     """
     fresh = majorised = objective.loss.majorises and not newton
     if majorised:
@@ -237,7 +238,7 @@ def _polish(
             square = float(np.vdot(gradient, u))
     if majorised:
         metric.renew(point.at.metric)
-    gap = 0.5 * MARGIN * square if change <= NEARBY else np.inf
+    gap = 0.5 * MARGIN * square / (1.0 - change) if change <= NEARBY else np.inf
     return point, gap, steps
 
 
