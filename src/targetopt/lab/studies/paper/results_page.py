@@ -124,7 +124,7 @@ def _figures(folder: Path, facts: Mapping[str, Facts], judged: Judged) -> Iterat
     if missing and not _synthetic(facts):
         yield ""
         yield f"Not published: {', '.join(missing)}."
-    if (folder / TWINS / "README.md").exists():
+    if (folder / TWINS).is_dir():
         yield ""
         yield (
             f"[Every supervised figure on synthetic twins]({TWINS}/README.md) at quick scale, for whoever has no data: "
