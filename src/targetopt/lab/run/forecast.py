@@ -78,7 +78,7 @@ def measure(run: RunConfig) -> Pace:
             step = session.advance(step, min(step + stride, session.total_steps))
         except (
             ArithmeticError
-        ):  # diverged, or a solver failed; how much of this stride was made is not known
+        ):  # diverged, or a solver failed; what was made of this stride is not known
             break
         took, used = time.process_time() - began, session.used(step)
         if before > 0:

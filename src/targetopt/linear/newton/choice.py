@@ -19,9 +19,7 @@ from targetopt.linear.newton.metrics import (
 from targetopt.linear.newton.objective import PenalisedLoss
 
 WORTH_FACTORING = 100  # an exact metric may cost this many steps
-WORTH_TRYING = (
-    0.3  # a factor that costs so many steps is not made before some steps were tried without
-)
+WORTH_TRYING = 0.3  # a factor that costs so many steps is not made before some were tried without
 RENEWALS, STEPS_WITH_FACTOR = 3, 5  # of a fit with a factor; fewer renewals go with more steps
 LARGEST_FACTOR = 4096  # order of the largest matrix factored, 128 MB
 
