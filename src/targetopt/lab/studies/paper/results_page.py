@@ -147,9 +147,9 @@ def _figures(folder: Path, facts: Mapping[str, Facts], judged: Judged) -> Iterat
     yield "    targetopt run FIGURE/spec.toml --only ID --out redo"
     yield ""
     yield (
-        "Its numbers are the same, bit for bit, each time it is done with the same versions on the same machine; on an "
-        "AMD processor runs with L-BFGS inside are an exception, whose last bits may differ from one run to the next. "
-        "On "
+        "Its numbers are the same, bit for bit, each time it is done with the same versions on the same machine (with "
+        "L-BFGS inside only since the last bits of a sum stopped depending on where in memory it lies: figures of "
+        "commits before that can differ in them). On "
         "another processor, expect the same published digits of linear models, except with L-BFGS or exact solutions "
         "inside and with tuned steps so long that a run is chaotic (732 runs were done on two: of plain methods 439 of "
         "468 are the same, with L-BFGS 42 of 144, with exact solutions 88 of 120); per cents of imitation, whose "

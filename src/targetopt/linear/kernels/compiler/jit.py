@@ -18,7 +18,8 @@ change that code. The process that compiles a kernel links it to callees that we
 own, while one that loads it from the cache links it to the copies that came along; so a process of its
 own compiles each entry point and pointer (`targetopt.linear.kernels.compiler.build`), and all others load it. And
 two of them that came with callees of the same name would share those of whichever was loaded first; so
-their names differ.
+their names differ. Nor does a loop both write and sum: where a sum may be reordered, such a loop asks by the
+addresses of its arrays, as it runs, which way it is gone over (`tests/test_linear_placement.py`).
 
 **Cold starts.** What a run needs is asked for at once (`prepare`), so that one process imports the package
 and reads numba's tables, and forks a child for each kernel. Callees are compiled for the types of their arguments

@@ -121,11 +121,10 @@ def _conjugate_gradients(problem: Problem) -> Array:
             if not bend > 0.0:
                 break
             alpha = squared / bend
-            before, squared = squared, 0.0
             for i in range(size):
                 shift[i] += alpha * d[i]
                 residual[i] -= alpha * image[i]
-                squared += residual[i] * residual[i]
+            before, squared = squared, dot(residual, residual)
             if squared <= goal:
                 break
             for i in range(size):

@@ -30,6 +30,7 @@ from targetopt.linear.kernels.inner.quadratic import (
     CANCELLED,
     Problem,
     accepted,
+    add,
     count_products,
     dot,
     symmetric_product,
@@ -274,9 +275,9 @@ def _orthogonalise(V: Array, k: int, before: float, trace: float) -> tuple[float
     w = V[k + 1]
     length = dot(w, w)
     if k > 0:
-        _subtract(before, V[k - 1], w)
+        add(V[k - 1], -before, w)
     on_diagonal = dot(V[k], w)
-    _subtract(on_diagonal, V[k], w)
+    add(V[k], -on_diagonal, w)
     on_diagonal += _remove(V, k, w)
     left = dot(w, w)
     if left < 1e-4 * length:
@@ -288,12 +289,6 @@ def _orthogonalise(V: Array, k: int, before: float, trace: float) -> tuple[float
     for i in range(w.size):
         w[i] = w[i] / beside if beside > 0.0 else 0.0
     return on_diagonal, beside
-
-
-@loop
-def _subtract(factor: float, v: Array, w: Array) -> None:
-    for i in range(w.size):
-        w[i] -= factor * v[i]
 
 
 @loop
@@ -314,7 +309,7 @@ def _remove(V: Array, k: int, w: Array) -> float:
     h = 0.0
     while i <= k:
         h = dot(V[i], w)
-        _subtract(h, V[i], w)
+        add(V[i], -h, w)
         i += 1
     return h
 

@@ -84,9 +84,10 @@ def apply(factor: Factor, right: Array) -> Array:
         _solve(factor.inner, inside)
         _solve(factor.inner, inside)
         for i in range(x.size):
-            x[i] = 0.0
+            total = 0.0
             for k in range(inside.size):
-                x[i] += lower[i, k] * inside[k]
+                total += lower[i, k] * inside[k]
+            x[i] = total
     for i in range(x.size):
         out[order[i]] = x[i]
     return out

@@ -105,6 +105,13 @@ def scale(a: Array, factor: float, out: Array) -> None:
         out[i] = factor * a[i]
 
 
+@loop
+def add(a: Array, factor: float, out: Array) -> None:
+    """out += factor · a."""
+    for i in range(a.size):
+        out[i] += factor * a[i]
+
+
 @jit
 def gram_for(X: Batch, form: int, metric: Array) -> Array:
     """The Gram matrix that the form needs: XXᵀ, XᵀWX/b, or none."""
@@ -233,16 +240,13 @@ def probe(problem: Problem, x: Array, p: Array, image: Array) -> tuple[float, fl
         symmetric_product(problem.gram, v, p)
         along = 0.0
         if decay > 0.0:
-            for i in range(b):
-                along += v[i] * problem.targets[i]
-                p[i] += r * problem.targets[i]
+            along = dot(v, problem.targets)
+            add(problem.targets, r, p)
         squared, bend, size = 0.0, 0.0, 0.0
         for i in range(b):
             squared += v[i] * p[i]
             size += v[i] * v[i]
-            weighted = problem.metric[i] * p[i]
-            bend += weighted * p[i]
-            image[i] = weighted * share + decay * v[i]
+            bend += problem.metric[i] * p[i] * p[i]
         squared += r * (along + r * problem.length)
         if squared < CANCELLED * (problem.trace * size + r * r * problem.length):
             full = problem.scratch
@@ -250,10 +254,11 @@ def probe(problem: Problem, x: Array, p: Array, image: Array) -> tuple[float, fl
             batch.add_rmatvec(X, v, full)
             problem.products[1] += 1
             squared, bend = _through_targets(problem, full, r, p)
-            for i in range(b):
-                image[i] = problem.metric[i] * p[i] * share + decay * v[i]
-            return squared, bend
-        return squared, bend * share + decay * squared
+        else:
+            bend = bend * share + decay * squared
+        for i in range(b):
+            image[i] = problem.metric[i] * p[i] * share + decay * v[i]
+        return squared, bend
     if problem.form == PRIMAL:
         symmetric_product(problem.gram, v, image)
         size = dot(v, v)
@@ -336,19 +341,16 @@ def covector(problem: Problem, x: Array, out: Array) -> None:
         out[-1] *= problem.outside
         return
     r = x[-1]
-    symmetric_product(problem.gram, x[:-1], out)
-    along, squared, size = 0.0, 0.0, 0.0
-    for i in range(problem.X.rows):
-        along += x[i] * problem.targets[i]
-        out[i] += r * problem.targets[i]
-        squared += x[i] * out[i]
-        size += x[i] * x[i]
-    out[-1] = along + r * problem.length
+    v, image = x[:-1], out[:-1]
+    symmetric_product(problem.gram, v, image)
+    add(problem.targets, r, image)
+    squared, size = dot(v, image), dot(v, v)
+    out[-1] = dot(v, problem.targets) + r * problem.length
     squared += r * out[-1]
     if squared < CANCELLED * (problem.trace * size + r * r * problem.length):
         full = problem.scratch
         scale(problem.theta, r, full)
-        batch.add_rmatvec(problem.X, x[:-1], full)
-        batch.matvec(problem.X, full, out[:-1])
+        batch.add_rmatvec(problem.X, v, full)
+        batch.matvec(problem.X, full, image)
         count_products(problem)
         out[-1] = dot(full, problem.theta) + r * problem.outside
