@@ -1,9 +1,9 @@
 """Judge every published claim again from curves.parquet, facts.json and the tests in verdicts.json: no shared code."""
 
-import itertools
 import json
 import sys
 from functools import cache
+from itertools import groupby, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -15,185 +15,158 @@ HERE = HERE if HERE.is_dir() else HERE.parent
 
 @cache
 def runs(figure):
-    facts = json.loads((HERE / figure / "facts.json").read_text())
-    table, rows, found = pq.read_table(HERE / figure / "curves.parquet"), {}, []
-    columns = {name: table[name].to_numpy() for name in table.column_names}
-    keys = (columns[name] for name in ("problem", "batch_size", "label", "seed"))
-    for row, key in enumerate(zip(*keys, strict=True)):
-        rows.setdefault(key, []).append(row)
-    for key, kept in sorted(rows.items()):
-        found.append(run := {name: values[kept] for name, values in columns.items()})
-        run["method"] = facts["methods"].get(f"{key[2]} on {key[0]}") or facts["methods"][key[2]]
-        run |= {"options": facts["problems"][key[0]], "lost": run["status"][0] == "diverged"}
-        run |= {"case": key[:3], "size": key[1] if key[1] == "full" else int(key[1])}
-        if key[0] in facts["expert_return"] and "mean_return" in run:
-            run["return_share"] = run["mean_return"] / facts["expert_return"][key[0]]
-    return found
+    """Lines of the figure, each a list of runs, one a seed; a run is its columns and what facts.json says of it."""
+    facts, found = json.loads((HERE / figure / "facts.json").read_text()), {}
+    table = pq.read_table(HERE / figure / "curves.parquet").to_pandas()
+    for (problem, size, label, _), rows in table.groupby(
+        ["problem", "batch_size", "label", "seed"], observed=True
+    ):
+        run = {name: rows[name].to_numpy() for name in rows}
+        run |= {"of": facts["methods"].get(f"{label} on {problem}") or facts["methods"][label]}
+        run |= {"options": facts["problems"][problem], "case": (problem, size)}
+        run |= {"size": int(size) if size.isdigit() else size, "m": run["of"].get("m")}
+        run |= {"lost": run["status"][0] == "diverged"}
+        if problem in facts["expert_return"] and "mean_return" in rows:
+            run["return_share"] = run["mean_return"] / facts["expert_return"][problem]
+        found.setdefault((problem, size, label), []).append(run)
+    return list(found.values())
 
 
-def cases(figure, want, where=None):
-    """(problem, batch size, label) → its runs, one for each seed in order."""
-    where, found = where or {}, {}
-    for run in runs(want.get("figure", figure)):
-        method, options = run["method"], run["options"]
-        named = [k for k in ("name", "rule", "m", "inner", "lr") if k in want]
+def lines(figure, want, where):
+    """The lines of these methods where the claim is about them."""
+    for line in runs(want.get("figure", figure)):
+        of, options = line[0]["of"], line[0]["options"]
         if (
-            all(method.get(k) == want[k] for k in named)
-            and method.get("floor") == want.get("floor")
-            and want["panel"] in run["panels"][0].split(", ")
+            all(of.get(k) == want.get(k) for k in {"floor", *want} - {"kind", "figure", "panel"})
+            and want["panel"] in line[0]["panels"][0].split(", ")
             and where.get("problem", "") in options["name"]
-            and run["size"] in where.get("batch_sizes", [run["size"]])
+            and line[0]["size"] in where.get("batch_sizes", [line[0]["size"]])
             and all(options[k] == v for k, v in where.get("options", {}).items())
         ):
-            found.setdefault(run["case"], []).append(run)
-    return found
+            yield line
 
 
-def pairs(figure, asked):
-    """Each case with its rivals; for "more steps" with the next smaller m."""
-    where = asked.get("where")
+def contests(figure, asked, where):
+    """Lines and their rivals on the same problem and batch size; for "more steps", the next smaller m."""
     if "methods" in asked:
-        found = sorted(cases(figure, asked["methods"], where).items(), key=lambda c: m_of(*c))
-        return [(b, [a]) for (k, a), (n, b) in itertools.pairwise(found) if k[:2] == n[:2]]
-    out = []
-    for one in asked["contests"]:
-        for case, ours in cases(figure, one["methods"], where).items():
-            beside = [
+        order = lambda line: (line[0]["case"], line[0]["m"])  # noqa: E731
+        for _, some in groupby(
+            sorted(lines(figure, asked["methods"], where), key=order), key=lambda x: x[0]["case"]
+        ):
+            yield from ((ours, [theirs]) for theirs, ours in pairwise(some))
+    for one in asked.get("contests", []):
+        for ours in lines(figure, one["methods"], where):
+            rivals = [
                 theirs
                 for want in one["rivals"]
-                for other, theirs in cases(figure, want, where).items()
-                if other[:2] == case[:2]
-                and ("m" in want or m_of(0, theirs)[1] in (None, m_of(0, ours)[1]))
+                for theirs in lines(figure, want, where)
+                if theirs[0]["case"] == ours[0]["case"]
+                and ("m" in want or theirs[0]["m"] in (None, ours[0]["m"]))
             ]
-            out += [(ours, beside)] if beside else []
-    return out
+            if rivals:
+                yield ours, rivals
 
 
-def m_of(case, each):
-    return case and case[:2], each[0]["method"].get("m")
-
-
-def number(run, asked):
-    """What a claim compares, lower being better; infinite for a run that diverged."""
+def number(run, asked, goal):
+    """What a claim compares, lower being better."""
     if run["lost"]:
-        return np.inf
+        return 1.0 if asked["kind"] == "RisesLess" else np.inf
     if asked["kind"] == "RisesLess":
         ends = run["loss"][run["epoch"] == np.round(run["epoch"])]
-        return float(np.mean(ends[1:] > ends[:-1] * (1 + 1e-9)))
+        return np.mean(ends[1:] > ends[:-1] * (1 + 1e-9))
+    if asked["kind"] == "Cheaper":
+        spent = (run["oracle_calls"] + 0.5 * run["value_calls"]) * asked["tau"] + run["inner_steps"]
+        return np.min(spent[run["loss"] <= goal], initial=np.inf)
     q = asked.get("quantity", {"column": "loss", "higher": False})
     values = run[q["column"]]
     if "share" in q:
         first, end = run["step"][0], run["step"][-1]
         late = run["step"] > min(first + round((1 - q["share"]) * (end - first)), end - 1)
-        return float(np.exp(np.log(np.maximum(values[late], np.finfo(float).tiny)).mean()))
-    return float(values[~np.isnan(values)][-1]) * (-1 if q["higher"] else 1)
+        return np.exp(np.log(np.maximum(values[late], np.finfo(float).tiny)).mean())
+    return values[~np.isnan(values)][-1] * (-1 if q["higher"] else 1)
 
 
-def cost_ratio(ours, theirs, asked):
-    """How many times as much ours cost: to the loss that theirs ended with, or in the worst of four counts."""
-    both = [(np.inf if ours["lost"] else 1.0, np.inf if theirs["lost"] else 1.0)]
-    if both == [(1.0, 1.0)] and asked["kind"] == "Cheaper":
-        both = [[cost(run, theirs["loss"][-1], asked["tau"]) for run in (ours, theirs)]]
-    elif both == [(1.0, 1.0)]:
-        counts = ("oracle_calls", "inner_steps", "forward_calls", "backward_calls")
-        both = [(float(ours[c][-1]), float(theirs[c][-1])) for c in counts if c in ours]
-    return max(1.0 if a == b else a / b if b > 0 else np.inf for a, b in both)
-
-
-def cost(run, goal, tau):
-    there = np.flatnonzero(run["loss"] <= goal)
-    spent = (run["oracle_calls"] + 0.5 * run["value_calls"]) * tau + run["inner_steps"]
-    return float(spent[there[0]]) if there.size else np.inf
-
-
-def score(asked, ours, rivals):
-    """1, ½ or 0 for one run and its rivals."""
-    kind, factor = asked["kind"], asked.get("factor", 1.01)
-    if kind in ("Cheaper", "NoDearer"):
-        worst = max(cost_ratio(ours, run, asked) for run in rivals)
-        if kind == "NoDearer" and not (ours["lost"] and worst == 1):
-            return float(worst <= 1.01)
-        return (worst < 1) + 0.5 * (worst == 1)
-    a, numbers = number(ours, asked), [number(run, asked) for run in rivals]
-    b = max(numbers) if asked.get("either") else min(numbers)
-    if kind == "RisesLess":
-        a, b = (1.0 if np.isinf(x) else x for x in (a, b))
-        return (a < b) + 0.5 * (a == b)
+def score(asked, ours, theirs):
+    """1 if ours does what the claim says beside this rival, ½ if they are even, 0 if not."""
+    kind, factor, margin = asked["kind"], asked.get("factor", 1.01), 0.0
+    a, b = (number(run, asked, theirs["loss"][-1]) for run in (ours, theirs))
     if np.isinf(a) and np.isinf(b):
         return 0.5
-    if kind == "OnPar":
+    if kind == "NoDearer" and not np.isinf(a + b):
+        counts = ("oracle_calls", "inner_steps", "forward_calls", "backward_calls")
+        ends = [(float(ours[c][-1]), float(theirs[c][-1])) for c in counts if c in ours]
+        a, b = max(1.0 if x == y else x / y if y > 0 else np.inf for x, y in ends), 1.0
+    if kind in ("OnPar", "NoDearer"):
         return float(a <= factor * b)
-    if asked.get("quantity", {}).get("higher"):
-        return 0.5 + 0.5 * (a < b - 0.01) - 0.5 * (b < a - 0.01)
-    if factor == 1.01:
-        won = 0.5 + 0.5 * (a < b / factor) - 0.5 * (b < a / factor)
-    else:
-        won = float(a * factor < b if kind in ("Better", "MoreSteps") else a * factor <= b)
-    return 1 - won if asked.get("less") else won
+    if kind in ("Cheaper", "RisesLess"):
+        factor = 1
+    elif asked.get("quantity", {}).get("higher"):
+        factor, margin = 1, 0.01
+    if factor > 1.01:
+        return float((a * factor <= b) != asked.get("less", False))
+    return 0.5 + 0.5 * (a < b / factor - margin) - 0.5 * (b < a / factor - margin)
 
 
-def scores(figure, asked):
-    """[seed, case], and the batch size of each case."""
-    kind = asked["kind"]
-    if kind not in ("Reaches", "ReachesOnSeveral", "Attains"):
-        both = pairs(figure, asked)
-        got = [
-            [score(asked, r, [o[s] for o in rest]) for s, r in enumerate(us)] for us, rest in both
-        ]
-        return np.array(got).T, [ours[0]["size"] for ours, _ in both]
-    found = cases(figure, asked["methods"], asked.get("where"))
-    if kind == "Attains":
-        got = [[np.nanmax(r["return_share"]) >= asked["share"] for r in e] for e in found.values()]
-    else:
-        got = [[(r["grad_norm"] < asked["level"]).any() for r in e] for e in found.values()]
-    if kind == "ReachesOnSeveral":
-        there = [[c for c, g in zip(found, got, strict=True) if g[s]] for s in range(len(got[0]))]
-        got = [[len({case[k] for case in some}) >= 2 for some in there] for k in (0, 1)]
-    return np.array(got, dtype=float).T, [each[0]["size"] for each in found.values()]
-
-
-def timing(figure, asked):
-    where = asked.get("where") or {
-        "batch_sizes": [asked["states"]],
-        "options": {"gatherer": asked["gatherer"]},
-    }
-    middle = lambda run, *names: float(np.median(sum(run[n][1:] for n in names)))  # noqa: E731
-    whole, beside = ("gathering_time", "updating_time"), {}
-    sgd = {
-        c[:2]: each for c, each in cases(figure, {"name": "sgd", "panel": "main"}, where).items()
-    }
-    sso = {"name": "sso", "rule": "gradient-step", "panel": "main"}
-    for case, each in cases(figure, sso, where).items():
-        both = zip(each, sgd[case[:2]], strict=True)
-        ratio = np.array([middle(a, *whole) / middle(b, *whole) for a, b in both])
-        beside.setdefault(each[0]["method"]["m"], {})[each[0]["size"]] = ratio
-    if asked["kind"] == "Falls":
-        falls = [s[b] < s[a] for s in beside.values() for a, b in itertools.pairwise(sorted(s))]
-        return "holds" if np.all(falls) else "does not hold" if np.mean(falls) < 0.5 else "mixed"
-    if asked["says_of_a_machine"]:
-        return "measured here"
-    plain = [middle(run, whole[0]) / middle(run, whole[1]) for run in next(iter(sgd.values()))]
-    values = beside[asked["m"]][asked["states"]] if "m" in asked else np.array(plain)
-    inside = (asked["low"] <= values) & (values <= asked["high"])
-    return "holds" if inside.all() else "mixed" if inside.any() else "does not hold"
+def alone(asked, run):
+    if asked["kind"] == "Attains":
+        return np.nanmax(run["return_share"]) >= asked["share"]
+    return (run["grad_norm"] < asked["level"]).any()
 
 
 def judge(figure, asked):
-    if asked["kind"] in ("Ratio", "Falls"):
-        return timing(figure, asked), None
-    values, sizes = scores(figure, asked)
+    """The verdict, and the mean score or difference that goes with it; rows are cases, columns seeds."""
+    kind, where, asks = asked["kind"], asked.get("where") or {}, asked.get("asks")
+    if kind in ("Ratio", "Falls"):
+        return timing(figure, asked, where), None
+    if kind in ("Reaches", "ReachesOnSeveral", "Attains"):
+        found = list(lines(figure, asked["methods"], where))
+        scores = np.array([[alone(asked, run) for run in line] for line in found], float)
+        if kind == "ReachesOnSeveral":
+            cases = [np.array([line[0]["case"][k] for line in found]) for k in (0, 1)]
+            scores = [[len(set(c[s > 0])) >= 2 for s in scores.T] for c in cases]
+    else:
+        found, rivals = zip(*contests(figure, asked, where), strict=True)
+        pick, scores = max if asked.get("either") else min, []
+        for ours, beside in zip(found, rivals, strict=True):
+            seeds = zip(ours, *beside, strict=True)
+            scores.append([pick(score(asked, a, b) for b in others) for a, *others in seeds])
+    each = np.mean(scores, axis=0)
     if "quieter" in asked:
-        quiet = np.array([size in asked["quieter"] for size in sizes])
-        each = values[:, quiet].mean(axis=1) - values[:, ~quiet].mean(axis=1)
-        verdict = "holds" if each.min() > 0 else "does not hold" if each.max() < 0 else "mixed"
-        return verdict, float(each.mean())
-    each, asks = (
-        values.mean(axis=1),
-        asked["asks"],
-    )  # of three seeds: the interval is from worst to best
-    lost = each.max() == 0 if asks == 0 else each.max() < 0.5
-    fails = "false as stated" if asks == 1 else "does not hold" if lost else "mixed"
-    return "holds" if each.min() > asks or each.min() == 1 else fails, float(values.mean())
+        quiet = np.array([line[0]["size"] in asked["quieter"] for line in found])
+        each = np.mean(np.array(scores)[quiet], axis=0) - np.mean(np.array(scores)[~quiet], axis=0)
+        return verdict(each.min() > 0, each.max() >= 0), each.mean()
+    partly = each.max() >= 0.5 if asks else each.max() > 0
+    found = verdict(each.min() > asks or each.min() == 1, partly)
+    return "false as stated" if asks == 1 and found != "holds" else found, each.mean()
+
+
+def verdict(holds, partly):
+    return "holds" if holds else "mixed" if partly else "does not hold"
+
+
+def timing(figure, asked, where):
+    """Claims about the time of a round: beside SGD's, or of gathering its states beside the update."""
+    if asked.get("says_of_a_machine"):
+        return "measured here"
+    options = where.get("options") or {"gatherer": asked["gatherer"]}
+    both = ("gathering_time", "updating_time")
+    time = lambda run, names=both: np.median(sum(run[n][1:] for n in names))  # noqa: E731
+    wants = ({"name": name, "panel": "main"} for name in ("sgd", "sso"))
+    sgd, sso = ([*lines(figure, want, {"options": options})] for want in wants)
+    sgd = {line[0]["size"]: line for line in sgd}
+    ratio = {
+        (line[0]["m"], line[0]["size"]): [
+            time(a) / time(b) for a, b in zip(line, sgd[line[0]["size"]], strict=True)
+        ]
+        for line in sso
+    }
+    if asked["kind"] == "Falls":
+        steps = [np.less(ratio[b], ratio[a]) for a, b in pairwise(sorted(ratio)) if a[0] == b[0]]
+        return verdict(np.all(steps), np.mean(steps) >= 0.5)
+    plain = [time(run, both[:1]) / time(run, both[1:]) for run in sgd[asked["states"]]]
+    values = np.array(ratio[asked["m"], asked["states"]] if "m" in asked else plain)
+    inside = (asked["low"] <= values) & (values <= asked["high"])
+    return verdict(inside.all(), inside.any())
 
 
 if __name__ == "__main__":
@@ -203,12 +176,12 @@ if __name__ == "__main__":
             if not entry.get("asked"):
                 elsewhere += entry["verdict"] != "not judged"
                 continue
-            verdict, share = judge(path.parent.name, entry["asked"])
+            found, share = judge(path.parent.name, entry["asked"])
             said = entry["numbers"].get("share", entry["numbers"].get("difference"))
-            same = verdict == entry["verdict"] and (share is None or abs(share - said) < 1e-9)
+            same = found == entry["verdict"] and (share is None or abs(share - said) < 1e-9)
             checked, wrong = checked + 1, wrong + (not same)
             if not same:
-                print(path.parent.name, entry, "recomputed:", verdict, share)
+                print(path.parent.name, entry, "recomputed:", found, share)
     print(
         f"{checked} verdicts recomputed, {wrong} differ; {elsewhere} were judged where they were run"
     )

@@ -29,7 +29,8 @@ class Steps:
         return self.questions * step
 
     def metrics(self) -> None:
-        pass
+        if self.advanced > self.diverges_at:  # as a structure that does not hold
+            raise self.failure
 
     def advance(self, step: int, until: int) -> int:
         until = min(until, step + self.longest)

@@ -70,6 +70,9 @@ def measure(run: RunConfig) -> Pace:
     """The pace of a run, from its first steps."""
     session = load_problem(run.problem).session(run)
     session.metrics()  # reads what it needs, the reference optimum for one
+    made = time.process_time()
+    session.metrics()  # before any step: where one goes wrong, a problem may refuse to be measured
+    record = time.process_time() - made
     step, used, stride, pace = 0, 0, 1, 0.0
     counted, spent = 0, 0.0
     while used < session.total_steps and spent < SAMPLE:
@@ -87,7 +90,4 @@ def measure(run: RunConfig) -> Pace:
         else:  # the first also prepares what the others find ready, the order of the columns for one
             pace = took / max(used, 1)
         stride *= 2
-    made = time.process_time()
-    session.metrics()
-    record = time.process_time() - made
     return Pace(pace, record, session.steps_per_epoch, session.records_all, session.measures_seldom)
