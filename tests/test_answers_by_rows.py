@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
@@ -245,7 +245,10 @@ class Halving(to.GradientStep):
     most: float = 0.1
     tries: int = 10
 
-    reconsiders: ClassVar[bool] = True
+    def propose(
+        self, point: to.TargetPoint, lr: float | None, decay: float, state: State
+    ) -> to.Proposal:
+        return super().propose(point, lr, decay, state)._replace(provisional=True)
 
     def reconsider(
         self, point: to.TargetPoint, proposal: to.Proposal, landed: Tensor, tries: int

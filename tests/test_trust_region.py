@@ -123,6 +123,43 @@ def test_the_first_step_reaches_for_zero():
         torch.testing.assert_close(w.detach(), torch.ones(n, dtype=F64))
 
 
+def reached_in_part(share, rule, lr=None):
+    """One parameter moves only the first of two targets, which has this share of ‖g‖²; ℓ is linear and begins at 3."""
+    w = torch.zeros(1, dtype=F64, requires_grad=True)
+    fixed = torch.zeros(1, dtype=F64)
+    slopes = torch.tensor([share**0.5, (1 - share) ** 0.5], dtype=F64)
+    oracle = to.ScalarOracle(lambda z: 3.0 - (slopes * z).sum(), autograd=True)
+    opt = to.SSO([w], lr=lr, rule=rule, inner=to.LBFGS(max_steps=50))
+    return [opt.step(lambda: torch.cat([w, fixed]), oracle) for _ in range(2)], slopes
+
+
+@pytest.mark.parametrize("rule", [to.TrustRegion(), to.TrustRegion(to.Secant()), None])
+@pytest.mark.parametrize("share", [0.5, 0.2])
+def test_the_first_step_reaches_for_zero_on_targets_that_the_model_reaches(rule, share):
+    """η₀ = |ℓ|/‖Pg‖², P the projection on what the model can do: the linear loss is zero after one call."""
+    (first, second), slopes = reached_in_part(share, rule)
+    squares = 2.0 * float(
+        slopes.square().sum()
+    )  # ⟨g, g⟩: entries are twice the slopes, and two are averaged
+    assert first.eta == pytest.approx(3.0 / (squares * share))
+    assert (first.oracle_calls, first.solves, second.solves) == (1, 2, 1)
+    assert second.loss == pytest.approx(0.0, abs=1e-9)
+
+
+def test_the_first_step_is_no_longer_than_one_refusal_takes_back():
+    (first, _), slopes = reached_in_part(1e-4, to.TrustRegion())
+    assert first.eta == pytest.approx(10.0 * 3.0 / (2.0 * float(slopes.square().sum())))
+    (first, _), slopes = reached_in_part(1e-4, to.TrustRegion(shrink=0.5))
+    assert first.eta == pytest.approx(2.0 * 3.0 / (2.0 * float(slopes.square().sum())))
+
+
+def test_a_first_step_that_was_given_or_that_reaches_is_solved_once():
+    (given, _), _ = reached_in_part(0.2, to.TrustRegion(), lr=0.25)
+    assert (given.eta, given.solves) == (0.25, 1)
+    (reaching, _), _ = reached_in_part(1.0, to.TrustRegion())
+    assert reaching.solves == 1
+
+
 def test_duplicating_the_rows_of_a_mean_loss_changes_nothing():
     def trained(copies):
         w = torch.tensor([3.0, -2.0], dtype=F64, requires_grad=True)

@@ -296,7 +296,7 @@ def _solved(
     begin: Tensor | None = z
     while proposal.eta != 0.0:
         solved.add(*_minimised(frozen, begin, answer, proposal, targets, method, progress))
-        if not method.rule.reconsiders:
+        if not proposal.provisional:
             break
         with torch.no_grad():
             landed = frozen()[: targets.batch]

@@ -194,7 +194,7 @@ class StepReport(Counts):
             1, 10, 100 or 1000 of them; a price is missing if it would have gone on. Only solvers that look
             at the surrogate after every step know it.
         solves: inner solves of this step: more than 1 if the rule looked at what came out and had it solved again
-            with another η (`Rule.reconsiders`). Counts are of all of them, `surrogate_decrease` of the last.
+            with another η (`Rule.reconsider`). Counts are of all of them, `surrogate_decrease` of the last.
         measures: what the rule measured of the step, by name (KL and entropy of a policy, say); with ``scales=``,
             ``least_eta`` and ``most_eta`` of the rows.
     """

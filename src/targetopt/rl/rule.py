@@ -67,7 +67,6 @@ class PolicyStep(Rule):
     uniform: ClassVar[bool] = False
     weighted: ClassVar[bool] = True
     scaled: ClassVar[bool] = True
-    reconsiders: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not isinstance(self.term, Term):
@@ -110,7 +109,7 @@ class PolicyStep(Rule):
         surrogate = PolicySurrogate(
             visits, self.term, self.divergence, point.etas(eta), self.entropy, self.rescale
         )
-        return Proposal(surrogate, state, eta)
+        return Proposal(surrogate, state, eta, provisional=True)
 
     def reconsider(
         self, point: TargetPoint, proposal: Proposal, landed: Tensor, tries: int

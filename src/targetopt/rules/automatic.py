@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 from torch import Tensor
 
 from targetopt.rules.adagrad_norm import AdaGradNorm
-from targetopt.rules.base import Proposal, Rule
+from targetopt.rules.base import Proposal, Reconsidered, Rule
 from targetopt.rules.bought import Bought
 from targetopt.rules.gradient_step import GradientStep
 from targetopt.rules.proximal import Proximal
@@ -134,6 +134,16 @@ class Automatic(Rule):
         taken.rule.check(point, lr)
         proposal = taken.rule.propose(point, lr, decay, state.get("kept", {}))
         return proposal._replace(state={"choice": taken.name, "kept": proposal.state})
+
+    def reconsider(
+        self, point: TargetPoint, proposal: Proposal, landed: Tensor, tries: int
+    ) -> Reconsidered:
+        taken = self.choice(proposal.state)
+        assert taken is not None  # `propose` has written it
+        own = proposal._replace(state=proposal.state["kept"])
+        thought = taken.rule.reconsider(point, own, landed, tries)
+        kept = {**proposal.state, "kept": thought.proposal.state}
+        return thought._replace(proposal=thought.proposal._replace(state=kept))
 
     def wants_everything(self, reveals: Collection[str], *, dear: bool) -> bool:
         return dear and "revealed" in reveals

@@ -29,7 +29,8 @@ class Proposal(NamedTuple):
     ``losses_summed`` is how many losses the surrogate adds up (1, but t for FTRL): the weight decay
     belongs to each of them. ``ratio`` is ρ, for rules that judge the last step. ``returned`` says that the
     surrogate is built at the last accepted point: the parameters go back there first (`Rule.returns`).
-    ``measures`` are numbers for the report.
+    ``measures`` are numbers for the report. ``provisional`` says that the rule wants to see where the inner solve has
+    come to before the step is made (`Rule.reconsider`), at the price of one forward.
     """
 
     surrogate: Surrogate
@@ -40,6 +41,7 @@ class Proposal(NamedTuple):
     ratio: float = math.nan
     returned: bool = False
     measures: Mapping[str, float] = {}
+    provisional: bool = False
 
     @classmethod
     def nowhere(cls, point: TargetPoint, state: State) -> Proposal:
@@ -98,10 +100,6 @@ class Rule(ABC):
     unbounded: ClassVar[bool] = False
     """Whether ``lr=float("inf")`` means something: the surrogate then has no proximal term."""
 
-    reconsiders: ClassVar[bool] = False
-    """Whether the rule wants to see where an inner solve has come to before the step is made (`reconsider`), at the
-    price of one forward for each solve."""
-
     @property
     def weighted(self) -> bool:
         """Whether it knows what weights of the rows mean; answers that have some are refused otherwise."""
@@ -121,8 +119,8 @@ class Rule(ABC):
     ) -> Reconsidered:
         """Keep what an inner solve has come to, have it solved again with another η, or refuse the step.
 
-        It is called after each inner solve of rules that `reconsiders`; the oracle is not asked again. A rule must end
-        this by itself, by counting ``tries``.
+        It is called after the inner solve of every proposal that is ``provisional``; the oracle is not asked again. A
+        rule must end this by itself, by counting ``tries``.
 
         Args:
             point: the oracle's answer.

@@ -7,13 +7,17 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+from torch import Tensor
 
 from targetopt.divergence import SquaredEuclidean
-from targetopt.rules.base import Proposal, Rule
+from targetopt.rules.base import Proposal, Reconsidered, Rule
 from targetopt.rules.parts.evidence import adapted, evidence, first_step, same_rows
 from targetopt.rules.secant import LowRankQuadratic, Secant, inner
 from targetopt.surrogate import Surrogate
 from targetopt.types import BadArgument, State, TargetPoint, check_entries, is_positive, is_table
+
+WORTHWHILE = 1.1
+"""A first step that would be longer by less than this factor is not solved again."""
 
 ROUNDING = 10.0
 """Units in the loss's last place by which decreases may be off before they decide anything."""
@@ -36,7 +40,10 @@ class TrustRegion(Rule):
     then 1, and η stays. ``report.ratio`` is ρ, ``report.accepted`` whether the point of this question was
     accepted; ``opt.rewind()`` goes back to the last accepted point at the end of a run.
 
-    The first η is ``lr`` if it is given, else |ℓ|/‖g‖²: where the linear model reaches zero.
+    The first η is ``lr`` if it is given. Else it is |ℓ|/‖g‖², where the linear model of the loss reaches zero if the
+    targets can go anywhere. Most models cannot move them so: where the first inner solve shows that the linear model
+    falls by less, η becomes as many times longer as is missing (up to 1/``shrink`` times, which one refusal takes
+    back), and the step is solved again. That costs inner steps in the first step, and no call of the oracle.
 
     Two answers can be compared if they are about the same rows: on a full batch always, on mini-batches when
     the same one comes twice in a row. One forward at the last point shows whether they are (with ``index=``
@@ -156,12 +163,25 @@ class TrustRegion(Rule):
         """Two losses of different rows say nothing of a step; whether the new rows agree with it does."""
         if "eta" not in state:
             first = lr or first_step(point)
-            return self._proposed(point, decay, {"eta": first, "first": first})
+            proposal = self._proposed(point, decay, {"eta": first, "first": first})
+            return proposal._replace(provisional=lr is None)
         agrees = evidence(point, float(state["penalty"])).agreement
         first = float(state["first"])
         return self._proposed(
             point, decay, {"eta": adapted(float(state["used"]), agrees, first), "first": first}
         )
+
+    def reconsider(
+        self, point: TargetPoint, proposal: Proposal, landed: Tensor, tries: int
+    ) -> Reconsidered:
+        """Take a longer first step if the model has moved its targets by less than the linear model was made for."""
+        promised = -float(inner(point.gradients, landed - point.targets))
+        missing = abs(float(point.loss)) / promised if promised > 0 else 1.0
+        if missing < WORTHWHILE:
+            return Reconsidered(proposal, again=False)
+        first = float(proposal.state["first"]) * min(missing, 1.0 / self.shrink)
+        longer = {**proposal.state, "eta": first, "first": first}
+        return Reconsidered(self._proposed(point, longer["decay"], longer), again=True)
 
     def _wants_smoothness(self, lr: float | None) -> bool:
         return False  # the first answer gives the first η
