@@ -43,7 +43,8 @@ class TrustRegion(Rule):
     The first η is ``lr`` if it is given. Else it is |ℓ|/‖g‖², where the linear model of the loss reaches zero if the
     targets can go anywhere. Most models cannot move them so: where the first inner solve shows that the linear model
     falls by less, η becomes as many times longer as is missing (up to 1/``shrink`` times, which one refusal takes
-    back), and the step is solved again. That costs inner steps in the first step, and no call of the oracle.
+    back), and the step is solved again. That costs inner steps in the first step, and no call of the oracle. If the
+    second question is about other rows, η goes on from |ℓ|/‖g‖² all the same.
 
     Two answers can be compared if they are about the same rows: on a full batch always, on mini-batches when
     the same one comes twice in a row. One forward at the last point shows whether they are (with ``index=``
@@ -102,6 +103,7 @@ class TrustRegion(Rule):
             eta=is_positive,
             first=is_positive,
             used=is_positive,
+            ahead=lambda flag: flag is True,
             targets=is_table,
             gradients=is_table,
             steps=is_table,
@@ -167,9 +169,8 @@ class TrustRegion(Rule):
             return proposal._replace(provisional=lr is None)
         agrees = evidence(point, float(state["penalty"])).agreement
         first = float(state["first"])
-        return self._proposed(
-            point, decay, {"eta": adapted(float(state["used"]), agrees, first), "first": first}
-        )
+        used = first if "ahead" in state else float(state["used"])
+        return self._proposed(point, decay, {"eta": adapted(used, agrees, first), "first": first})
 
     def reconsider(
         self, point: TargetPoint, proposal: Proposal, landed: Tensor, tries: int
@@ -179,8 +180,8 @@ class TrustRegion(Rule):
         missing = abs(float(point.loss)) / promised if promised > 0 else 1.0
         if missing < WORTHWHILE:
             return Reconsidered(proposal, again=False)
-        first = float(proposal.state["first"]) * min(missing, 1.0 / self.shrink)
-        longer = {**proposal.state, "eta": first, "first": first}
+        eta = float(proposal.state["eta"]) * min(missing, 1.0 / self.shrink)
+        longer = {**proposal.state, "eta": eta, "ahead": True}
         return Reconsidered(self._proposed(point, longer["decay"], longer), again=True)
 
     def _wants_smoothness(self, lr: float | None) -> bool:
