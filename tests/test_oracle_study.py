@@ -1,5 +1,6 @@
 """The study of oracles: levels and scores by hand, lists that grow, a whole small study, and its page."""
 
+import dataclasses
 import json
 import math
 import re
@@ -234,6 +235,49 @@ def test_a_whole_study_tunes_shows_judges_and_resumes(valley, tmp_path: Path) ->
         study.run(out, scale="smoke")
     with pytest.raises(to.TargetoptError, match="holds no study"):
         findings.gather(tmp_path / "nothing")
+
+
+def test_problems_that_were_published_before_stay_on_the_page(
+    valley, tmp_path: Path, monkeypatch
+) -> None:
+    """Two machines, a problem on each: the page has both, with the numbers of each, and says which is whose."""
+    hill = dataclasses.replace(valley, name="hill", title="a hill")
+    page_of = tmp_path / "published"
+    for task in (hill, valley):
+        monkeypatch.setitem(suite.TASKS, task.name, task)
+        monkeypatch.setattr(study, "tasks", lambda wanted=(), task=task: [task])
+        study.run(tmp_path / task.name, scale="quick")
+    for module in (page, findings):
+        monkeypatch.setattr(module, "tasks", lambda wanted=(): [valley, hill])
+    page.write(tmp_path / "hill", page_of)
+    assert "Not run yet: a valley." in (page_of / "README.md").read_text()
+    page.write(tmp_path / "valley", page_of)
+    text = (page_of / "README.md").read_text()
+    assert "Not run yet" not in text
+    assert text.index("### a valley") < text.index("### a hill")
+    whole = json.loads((page_of / "findings.json").read_text())
+    alone = [findings.gather(tmp_path / name)[1][0] for name in ("valley", "hill")]
+    assert whole["tasks"] == json.loads(json.dumps([task.record() for task in alone]))
+    assert [findings.TaskFindings.read(each) for each in whole["tasks"]] == alone
+    lost = made(
+        "lost", [20, 40, INF], [10, 20, 30], [40, 80, INF]
+    )  # infinities are null in the file
+    assert (
+        findings.TaskFindings.read(json.loads(json.dumps(lost.record(), allow_nan=False))) == lost
+    )
+    assert set(json.loads((page_of / "choices.json").read_text())) == {"valley", "hill"}
+    assert sum(task.made["runs"] for task in alone) == int(re.search(r"All (\d+) runs", text)[1])
+
+    before = {path.name: path.read_bytes() for path in page_of.iterdir()}
+    page.write(tmp_path / "valley", page_of)  # made again: it takes the place of what was there
+    assert {path.name: path.read_bytes() for path in page_of.glob("*.json")} == {
+        name: data for name, data in before.items() if name.endswith(".json")
+    }
+    monkeypatch.setitem(suite.EXTENTS, "full", suite.EXTENTS["quick"])
+    study.run(tmp_path / "large", scale="full")
+    with pytest.raises(to.TargetoptError, match="has the study at scale 'quick'"):
+        page.write(tmp_path / "large", page_of)
+    assert (page_of / "README.md").read_bytes() == before["README.md"]
 
 
 def made(

@@ -125,11 +125,14 @@ def report(
 ) -> None:
     """Judge the runs of a study again and redraw everything from them.
 
+    Problems that were published in the folder before, at the same scale, and are not in this directory stay on its
+    page: a long study can be run in sittings on several machines, a few problems in each.
+
     Examples:
 
         targetopt oracles report runs/oracles-quick
 
-        targetopt oracles report runs/oracles-full --publish results/oracles
+        targetopt oracles report runs/oracles-full --publish results/oracles-full
     """
     with clear_errors():
         from targetopt.lab.studies.oracles import page

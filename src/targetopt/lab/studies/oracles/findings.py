@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,12 @@ class Found:
     spent: list[tuple[float, float]]
     statuses: dict[str, int]
 
+    @classmethod
+    def read(cls, record: Mapping[str, Any]) -> Found:
+        """What ``asdict`` gave, with null for what was infinite."""
+        spent = [(calls, beside) for calls, beside in record["spent"]]
+        return cls(**{**_infinite(record), "chosen": record["chosen"], "spent": spent})
+
     def median_calls(self, level: int) -> float:
         return middle(self.calls[level])
 
@@ -83,6 +89,7 @@ class TaskFindings:
         seeds: how many are shown; some arms may have fewer.
         call_seconds: what a call took here, by the clock.
         arms: the default first.
+        made: what its runs were made with, trials included, and what they took (`stamped`).
     """
 
     name: str
@@ -93,6 +100,7 @@ class TaskFindings:
     call_seconds: float
     arms: list[Found]
     patience: int = 1
+    made: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def runs(self) -> int:
@@ -164,6 +172,7 @@ class TaskFindings:
             "patience": self.patience,
             "seeds": self.seeds,
             "call_seconds": self.call_seconds,
+            "made": self.made,
             "ratio_to_rivals": [_plain(self.ratio(k, "rival")[0]) for k in range(len(SHARES))],
             "ratio_bound": [self.ratio(k, "rival")[1] for k in range(len(SHARES))],
             "ratio_to_tricks": [_plain(self.ratio(k, "trick")[0]) for k in range(len(SHARES))],
@@ -172,10 +181,28 @@ class TaskFindings:
             "arms": [_plain(asdict(arm)) for arm in self.arms],
         }
 
+    @classmethod
+    def read(cls, record: Mapping[str, Any]) -> TaskFindings:
+        """What `record` has written."""
+        own = {each.name: record[each.name] for each in fields(cls)}
+        arms = [Found.read(arm) for arm in record["arms"]]
+        return cls(**{**own, "arms": arms})
+
 
 def changes(found: Sequence[TaskFindings]) -> dict[str, str]:
     """What the default is compared with in SSO itself: the label and the role of each ablation and each other rule."""
     return {arm.label: arm.role for task in found for arm in task.of("ablation", "rule")}
+
+
+def _infinite(value: Any) -> Any:
+    """The inverse of `_plain` where nothing is nan."""
+    if value is None:
+        return math.inf
+    if isinstance(value, dict):
+        return {key: _infinite(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_infinite(each) for each in value]
+    return value
 
 
 def _plain(value: Any) -> Any:
@@ -263,7 +290,23 @@ def _task(task: Task, scale: Scale, directory: Path) -> TaskFindings | None:
         middle(per_call),
         arms,
         extent.patience,
+        stamped(directory),
     )
+
+
+def stamped(directory: Path) -> dict[str, Any]:
+    """What the runs of a task were made with, trials included, and the processor time they took."""
+    stores = [Store(path.parent) for path in sorted(directory.rglob("plan.json"))]
+    planned = {run["id"]: store for store in stores for run in store.plan()}
+    known = [store.manifest(run) for run, store in planned.items()]
+    manifests = [manifest for manifest in known if manifest is not None]
+    return {
+        "runs": len(manifests),
+        "processor_minutes": round(sum(m.get("cpu_time", 0.0) for m in manifests) / 60, 2),
+        "commits": sorted({str(m["commit"]) for m in manifests}),
+        "versions": manifests[0]["versions"] if manifests else {},
+        "machine": manifests[0]["machine"] if manifests else {},
+    }
 
 
 def _chosen(directory: Path) -> dict[str, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +16,19 @@ from targetopt.lab.studies.oracles import claims, pictures
 from targetopt.lab.studies.oracles.findings import TaskFindings, gather
 from targetopt.lab.studies.oracles.measures import PRICES, SHARES, middle
 from targetopt.lab.studies.oracles.suite import EXTENTS, tasks
+from targetopt.types import BadArgument
 
-COMMAND = (
-    "targetopt oracles run --scale {scale} && targetopt oracles report --publish results/oracles"
-)
+COMMAND = "targetopt oracles run --scale {scale} && targetopt oracles report --scale {scale} --publish FOLDER"
+FINDINGS, CHOICES = "findings.json", "choices.json"
 
 _REHEARSAL = " from two values each, which is a rehearsal and no evidence"
 
 
 def write(out: Path, to: Path | None = None) -> Path:
     """Judge the study in ``out`` and write README.md, pictures, findings.json and verdicts.json.
+
+    A problem that was published in ``to`` before, at the same scale, and is not in ``out`` stays on the page. So a
+    study can be run in sittings on several machines, a few problems in each.
 
     Args:
         out: the study's directory.
@@ -34,44 +37,45 @@ def write(out: Path, to: Path | None = None) -> Path:
     scale, found = gather(out)
     folder = out / "report" if to is None else to
     folder.mkdir(parents=True, exist_ok=True)
+    tuned = {task.name: _json(out / task.name / CHOICES) for task in found}
+    if to is not None and (folder / FINDINGS).exists():
+        earlier = _published(folder, scale, set(tuned))
+        found += earlier
+        tuned |= {task.name: _json(folder / CHOICES)[task.name] for task in earlier}
+    places = {task.name: place for place, task in enumerate(tasks())}
+    found.sort(key=lambda task: places[task.name])
     judged = claims.judge(found)
     verdicts.write(folder, judged)
     pictures.draw(found, folder)
-    stamp = stamped(out)
-    record = {
-        "scale": scale,
-        "shares": SHARES,
-        **stamp,
-        "tasks": [task.record() for task in found],
-    }
-    write_whole(folder / "findings.json", json.dumps(record, indent=1, allow_nan=False).encode())
-    tuned = {
-        task.name: json.loads((out / task.name / "choices.json").read_text(encoding="utf-8"))
-        for task in found
-    }
-    write_whole(folder / "choices.json", json.dumps(tuned, indent=1).encode())
+    record = {"scale": scale, "shares": SHARES, "tasks": [task.record() for task in found]}
+    write_whole(folder / FINDINGS, json.dumps(record, indent=1, allow_nan=False).encode())
+    tuned = {task.name: tuned[task.name] for task in found}
+    write_whole(folder / CHOICES, json.dumps(tuned, indent=1).encode())
     page = folder / "README.md"
-    write_whole(page, text(scale, found, judged, stamp).encode())
+    write_whole(page, text(scale, found, judged).encode())
     return page
 
 
-def stamped(out: Path) -> dict[str, Any]:
-    """What the runs of a study were made with, trials included, and the processor time they took."""
-    manifests = [json.loads(p.read_text("utf-8")) for p in sorted((out / "runs").glob("*.json"))]
-    return {
-        "runs": len(manifests),
-        "processor_minutes": round(sum(m.get("cpu_time", 0.0) for m in manifests) / 60, 1),
-        "commits": sorted({str(m["commit"]) for m in manifests}),
-        "versions": manifests[0]["versions"] if manifests else {},
-        "machine": manifests[0]["machine"] if manifests else {},
-    }
+def _published(folder: Path, scale: str, made: Collection[str]) -> list[TaskFindings]:
+    """The problems of the suite that a folder has, but for those that were made again."""
+    record = _json(folder / FINDINGS)
+    if record["scale"] != scale:
+        raise BadArgument(
+            f"{folder} has the study at scale {record['scale']!r}, and this one is at scale {scale!r}; give another "
+            "folder to --publish"
+        )
+    known = {task.name for task in tasks()} - set(made)
+    return [TaskFindings.read(each) for each in record["tasks"] if each["name"] in known]
+
+
+def _json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def text(
     scale: str,
     found: Sequence[TaskFindings],
     judged: Sequence[Verdict],
-    stamp: Mapping[str, Any] | None = None,
 ) -> str:
     """The page in Markdown."""
     parts = [
@@ -102,7 +106,7 @@ def text(
         "## Verdicts",
         _verdicts(judged),
         "## How it was made",
-        f"    {COMMAND.format(scale=scale)}\n\n{_made(scale)}{_took(stamp)}{_missing(found)}",
+        f"    {COMMAND.format(scale=scale)}\n\n{_made(scale)}{_took(found)}{_missing(found)}",
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -241,14 +245,26 @@ def _missing(found: Sequence[TaskFindings]) -> str:
     return said
 
 
-def _took(stamp: Mapping[str, Any] | None) -> str:
-    if not stamp:
+def _took(found: Sequence[TaskFindings]) -> str:
+    """What all runs took; where problems are from other machines or other code, which ones."""
+    stamps = [task.made for task in found if task.made]
+    if not stamps:
         return ""
-    return (
-        f" All {stamp['runs']} runs, trials included, took {stamp['processor_minutes']:g} minutes of processor time "
-        f"({stamp['machine'].get('processor', 'unknown')}), with the code of "
-        f"{', '.join(commit[:10] for commit in stamp['commits'])}."
+    kinds: dict[tuple[str, str], list[str]] = {}
+    for task in found:
+        processor = task.made["machine"].get("processor", "an unknown processor")
+        commits = ", ".join(commit[:10] for commit in task.made["commits"])
+        kinds.setdefault((processor, commits), []).append(task.title)
+    runs, minutes = (sum(stamp[name] for stamp in stamps) for name in ("runs", "processor_minutes"))
+    whole = f" All {runs} runs, trials included, took {minutes:.0f} minutes of processor time"
+    if len(kinds) == 1:
+        [(processor, commits)] = kinds
+        return f"{whole} ({processor}), with the code of {commits}."
+    parts = "; ".join(
+        f"{', '.join(titles)} ({processor}, code of {commits})"
+        for (processor, commits), titles in kinds.items()
     )
+    return f"{whole}, in sittings: {parts}."
 
 
 def _made(scale: str) -> str:
