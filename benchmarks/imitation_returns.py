@@ -42,14 +42,15 @@ WITHOUT: dict[str, dict[str, Any]] = {
     "nothing": {},
     "expert first": {"behaviour": Mixture(0.0, learner_noise="little")},
     "little noise": {"behaviour": Mixture(First(1))},
-    "old states": {"data": Replay(1000, batch=250, updates=20, average=True)},
-    "mean of a round": {"data": Replay("all", batch=250, updates=20)},
+    "old states": {"data": Replay(1000, batch=250, updates=100, average=True)},
+    "mean of a round": {"data": Replay("all", batch=250, updates=100)},
+    "so many updates": {"data": Replay("all", batch=250, updates=20, average=True)},
     "many updates": {"data": "all"},
     "all of it": {"behaviour": "online", "data": "round", "rule": to.rules.Automatic()},
 }
 """What each part is replaced by: the learner drives at once; it draws with its own std, 1; only the round's own
-states are learned from; a round ends at its last step; one update a round, of 100 Adam steps on all states; and
-everything as the paper has it."""
+states are learned from; a round ends at its last step; 20 updates a round; one update a round, of 100 Adam steps on all
+states; and everything as the paper has it."""
 
 
 def commit() -> str:

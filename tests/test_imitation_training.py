@@ -409,11 +409,11 @@ def test_nothing_chosen_is_dagger_on_all_states_by_small_updates() -> None:
     )
     assert drives == [1.0, 0.0, 0.0]
     assert [r.states for r in result.history] == [60, 120, 180]
-    assert [r.inner_steps for r in result.history] == [200, 200, 200]  # 20 updates of 10 Adam steps
+    assert [r.inner_steps for r in result.history] == [1000] * 3  # 100 updates of 10 Adam steps
     settings = result.policy.provenance["settings"]
     assert settings["update"]["lr"] == 1.0
     assert "GradientStep" in settings["update"]["rule"]
-    assert settings["data"] == "Replay(n='all', batch=250, updates=20, average=True)"
+    assert settings["data"] == "Replay(n='all', batch=250, updates=100, average=True)"
 
 
 def test_a_linear_mean_is_solved_for_on_all_states() -> None:

@@ -97,7 +97,7 @@ def train(
             ``"dagger"`` (from the one to the other), or a `Mixture`. With a `Person` the learner drives.
         data: what is learned from: the states of the ``"round"``, as in the paper; ``"all"`` states so far; the latest
             ones, ``Replay(n)``. Old states keep their labels: the expert is not asked again. By default
-            ``Replay("all", batch=250, updates=20, average=True)``: 20 steps a round, each on 250 of all states, and
+            ``Replay("all", batch=250, updates=100, average=True)``: 100 steps a round, each on 250 of all states, and
             the mean of what they came to; ``"all"`` for a linear mean.
         lr: η, the step in target space. By default 1/L where the loss has a finite L, whatever the expert says.
         rule: of `SSO`; by default `GradientStep` where there is an ``lr``, else what fits the answers (`Automatic`).

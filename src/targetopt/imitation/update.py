@@ -67,10 +67,10 @@ def adam(parameters: Iterable[Tensor]) -> Optimizer:
 
 
 def default_data(policy: Policy) -> Replay:
-    """All states so far: at once for a linear mean, which is solved for; else 20 updates on 250 of them a round, whose
+    """All states so far: at once for a linear mean, which is solved for; else 100 updates on 250 of them a round, whose
     mean the policy then is.
     """
-    return Replay("all") if solved(policy) else Replay("all", batch=250, updates=20, average=True)
+    return Replay("all") if solved(policy) else Replay("all", batch=250, updates=100, average=True)
 
 
 def default_inner(policy: Policy, data: Replay = DATA["round"]) -> Inner:
