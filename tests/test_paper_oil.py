@@ -39,7 +39,7 @@ from targetopt.lab.studies.paper.publish import publish
 from targetopt.lab.studies.paper.reproduce import Reproduction, reproduce
 
 FIGURES = ["fig1-oil", "fig3-runtime"]
-LONG_LANE = ["figA-oil-mlp", "figA-oil-linear", "figA-oil-long", "oil-quiet"]
+LONG_LANE = ["figA-oil-mlp", "figA-oil-linear", "figA-oil-long", "oil-quiet", "oil-mirror"]
 """Halves of the first figure, and the first figure once more with other numbers."""
 
 # ---- at smoke scale --------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from targetopt.imitation.simulation.behaviour import Mixture, mixture, noisy
 from targetopt.imitation.simulation.environment import Environment
 from targetopt.imitation.simulation.gather import Gatherer, make_gatherer
 from targetopt.imitation.simulation.shared import SharedGatherer, stream
-from targetopt.imitation.teacher import labelled
+from targetopt.imitation.teacher import Teacher, labelled
 from targetopt.imitation.update import Update, targets
 from targetopt.lab.problems.base import BatchSize, Problem, as_rows
 from targetopt.lab.problems.registry import register
@@ -248,17 +248,23 @@ def best_reachable(
     """The best loss of the problem's policy class in states that a perfect learner would visit.
 
     Where ``driver`` is the learner (β = 0), its place is taken by the expert's mean with the learner's
-    noise, else the expert drives. A network is fitted in as many steps as go over the states ``passes`` times.
+    noise (of choices, by draws from the expert's odds), else the expert drives. A network is fitted in as many
+    steps as go over the states ``passes`` times.
     """
     learner_drives = mixture(driver).share(1) == 0.0
-    behaviour = noisy(problem.expert, problem.noise if learner_drives else 0.0)
+    teacher, policy = Teacher.of(problem.expert, _space(problem.environment)), problem.model(0)
+    if isinstance(_space(problem.environment).actions, Box):
+        behaviour = noisy(problem.expert, problem.noise if learner_drives else 0.0)
+    else:  # a policy of choices draws by its odds, and so does a perfect one
+        noise: Literal["own"] | float = "own" if learner_drives else 0.0
+        behaviour = Mixture(1.0, expert_noise=noise).at(1, policy, teacher)
     gatherer = problem.gatherer(MEASURED_SEED)
     try:
-        batch = gatherer.gather(states, behaviour, problem.expert)
+        batch = gatherer.gather(states, behaviour, teacher)
     finally:
         gatherer.close()
     steps = max(1, passes * states // BATCH)
-    return best_loss(problem.model(0), batch.states, batch.labels, steps=steps)
+    return best_loss(policy, batch.states, batch.labels, steps=steps)
 
 
 @lru_cache(maxsize=8)

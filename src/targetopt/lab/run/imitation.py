@@ -53,7 +53,7 @@ class ImitationSession(Session):
         found = {"loss": training.loss}
         if not math.isfinite(training.loss):
             return found
-        if self.problem.is_linear:
+        if self.problem.is_linear and policy.is_quadratic:  # in closed form
             batch = training.gather()
             found["best_in_class"] = best_loss(policy, batch.states, batch.labels).value
         found["held_out_loss"] = training.measurement.loss(policy)

@@ -206,6 +206,8 @@ TUNED_STANDARD = tuple(replace(method, panel=TUNED) for method in (SGD, ADAM, AD
 ADAM_STEPS = Methods("adam-m", panel=CONTROL)
 SGD_STEPS = Methods("sgd-m", panel=CONTROL)
 ARMIJO_STEPS = WithStep("sso", panel=CONTROL, lr=1.0)
+KL_STEPS = Methods("sso", "mirror-descent", inner="adam")
+GRADIENT_STEPS = Methods("sso", "gradient-step", inner="adam")
 LINEAR, MLP = On(options={"policy": "linear"}), On(options={"policy": "mlp"})
 HUNDRED, THOUSAND = replace(SSO, m=100), replace(SSO, m=1000)
 
@@ -315,6 +317,28 @@ CLAIMS: dict[str, Claims] = {
         Claim(
             f"{BEYOND}online with noise 0.3, SSO (m = 100) earns more than SGD and Adam",
             Better(contest(HUNDRED, SGD, ADAM), RETURN),
+        ),
+    ],
+    "oil-mirror": [
+        Claim(
+            f"{BEYOND}where actions are choices, mirror descent by KL outperforms gradient steps on logits, both tuned",
+            Better(contest(KL_STEPS, GRADIENT_STEPS)),
+        ),
+        Claim(
+            f"{BEYOND}on held-out states of the expert, too, mirror descent by KL outperforms gradient steps",
+            Better(contest(KL_STEPS, GRADIENT_STEPS), HELD_OUT),
+        ),
+        Claim(
+            f"{BEYOND}mirror descent by KL outperforms Adam taking m steps on the loss of the same states, both tuned",
+            Better(contest(KL_STEPS, Methods("adam-m"))),
+        ),
+        Claim(
+            f"{BEYOND}100 inner steps improve mirror descent by KL over 10, each tuned",
+            MoreSteps(KL_STEPS),
+        ),
+        Claim(
+            f"{BEYOND}mirror descent by KL (m = 100) attains 95 % of the expert's return",
+            Attains(replace(KL_STEPS, m=100), 0.95),
         ),
     ],
     "figA-oil-linear": [*_paper(FRESH, "the policy loss"), *_paper(RETURN, "the return")],
