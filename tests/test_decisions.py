@@ -70,8 +70,10 @@ def test_solvers_find_the_cheapest_of_all_decisions(name: str) -> None:
     np.testing.assert_array_equal(found, solver.solve(costs))
 
 
-def test_highs_packs_what_the_list_of_all_subsets_says() -> None:
-    solver = SOLVERS["knapsack"]
+@pytest.mark.parametrize("items", [4, 18])
+def test_highs_packs_what_the_list_of_all_subsets_says(items: int) -> None:
+    weights = RNG.uniform(3, 8, size=(2, items))
+    solver = Knapsack(weights, 0.4 * weights.sum(axis=1))
     costs = RNG.normal(size=(3, solver.size))
     np.testing.assert_array_equal(solver.by_highs(costs), solver.solve(costs))
 

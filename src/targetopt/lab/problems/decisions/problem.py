@@ -199,7 +199,7 @@ def shortest_path(
     return _problem("shortest path", data, loss, hidden, draws)
 
 
-@register("knapsack", "predict the values of items; the oracle packs every knapsack (HiGHS)")
+@register("knapsack", "predict the values of items; the oracle packs every knapsack")
 def knapsack(
     size: Size = "quick",
     loss: LossName = "spo+",
@@ -210,7 +210,7 @@ def knapsack(
     n, items, hidden, draws = {
         "smoke": (20, 6, 16, 1),
         "quick": (60, 12, 32, 2),
-        "full": (30, 20, 64, 2),  # HiGHS takes some 15 ms for each
+        "full": (30, 20, 64, 2),
     }[size]
     non_negative("noise", noise)
     weights, x, values = _generator("knapsack")(
