@@ -48,7 +48,13 @@ def lines(figure, want, where):
 
 def contests(figure, asked, where):
     """Lines and their rivals on the same problem and batch size; for "more steps", the next smaller m."""
-    if "methods" in asked:
+    if "instead" in asked:
+        others = list(lines(figure, asked["methods"], {"options": asked["instead"]}))
+        for ours in lines(figure, asked["methods"], where):
+            here = {**ours[0]["options"], **asked["instead"]}
+            same = lambda run: {**here, **run["options"], "label": here["label"]} == here  # noqa: B023, E731
+            yield ours, [t for t in others if t[0]["m"] == ours[0]["m"] and same(t[0])]
+    elif "methods" in asked:
         order = lambda line: (line[0]["case"], line[0]["m"])  # noqa: E731
         for _, some in groupby(
             sorted(lines(figure, asked["methods"], where), key=order), key=lambda x: x[0]["case"]

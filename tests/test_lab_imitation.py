@@ -291,3 +291,43 @@ def test_times_are_no_part_of_a_fingerprint() -> None:
     assert digest(first) == digest(to_table("a", [{**row, "gathering_time": 0.7}]))
     assert digest(first) != digest(to_table("a", [{**row, "loss": 3.0, "gathering_time": 0.5}]))
     assert Run({}, {name: np.zeros(1) for name in first.column_names}).metrics == ["loss"]
+
+
+def test_runs_of_before_keep_their_ids(expert: str) -> None:
+    """The yardstick and the data came later: with what was done before they are no part of an id."""
+    before = config(expert, {"name": "adam"})
+    assert config(expert, {"name": "adam"}, data="round", held_out_by="expert").id == before.id
+    assert config(expert, {"name": "adam"}, data="all").id != before.id
+    assert config(expert, {"name": "adam"}, held_out_by="noisy expert").id != before.id
+
+
+def test_all_states_means_as_many_out_of_all_that_were_labelled(expert: str) -> None:
+    opened = session(config(expert, {"name": "adam"}, data="all"))
+    assert opened.training.data == im.Replay("all", batch=STATES)
+    assert load_problem(config(expert, {"name": "adam"}, data="all").problem).label.endswith(
+        "all states"
+    )
+    opened.advance(0, ROUNDS)
+    opened.advance(1, ROUNDS)
+    assert opened.training.history[-1].states == 2 * STATES
+
+
+def test_the_noisy_expert_drives_where_a_perfect_learner_would_go(expert: str) -> None:
+    """Labels are what the expert says without noise, states what it visits with it; its return is the same."""
+    plain, noisy = (
+        load_problem(config(expert, {"name": "adam"}, held_out_by=by).problem)
+        for by in ("expert", "noisy expert")
+    )
+    assert isinstance(plain, ImitationProblem)
+    assert isinstance(noisy, ImitationProblem)
+    assert noisy.measurement.held_out_noise == noisy.noise == 1.0
+    assert noisy.measurement.expert_return == plain.measurement.expert_return
+    assert noisy.measurement.states.shape == (60, 11)  # of as many episodes as it takes
+    assert len(plain.measurement.states) < 60  # all of its own two
+    for problem in (plain, noisy):
+        said = np.clip(problem.expert(problem.measurement.states), -1, 1)
+        np.testing.assert_allclose(problem.measurement.labels, said, atol=1e-6)
+    with pytest.raises(to.BadArgument, match="choices"):
+        im.Measurement(im.Environment("CartPole-v1"), plain.expert, held_out_noise=0.1)
+    with pytest.raises(to.BadArgument, match="held_out_noise=-1"):
+        im.Measurement(im.Environment("Hopper-v5"), plain.expert, held_out_noise=-1)

@@ -27,6 +27,7 @@ from targetopt.lab.studies.imitation.claims import (
     RETURN,
     Attains,
     Better,
+    Instead,
     MoreSteps,
 )
 from targetopt.lab.studies.imitation.pictures import _beside_sgd
@@ -37,9 +38,17 @@ from targetopt.lab.studies.paper.judging import ALWAYS, PLAINLY, judge
 from targetopt.lab.studies.paper.predicates import contest
 from targetopt.lab.studies.paper.publish import publish
 from targetopt.lab.studies.paper.reproduce import Reproduction, reproduce
+from targetopt.lab.studies.paper.runtimes import On
 
 FIGURES = ["fig1-oil", "fig3-runtime"]
-LONG_LANE = ["figA-oil-mlp", "figA-oil-linear", "figA-oil-long", "oil-quiet", "oil-mirror"]
+LONG_LANE = [
+    "figA-oil-mlp",
+    "figA-oil-linear",
+    "figA-oil-long",
+    "oil-quiet",
+    "oil-mirror",
+    "oil-control",
+]
 """Halves of the first figure, and the first figure once more with other numbers."""
 
 # ---- at smoke scale --------------------------------------------------------------------------------
@@ -356,6 +365,17 @@ def test_the_control_is_compared_at_the_same_number_of_steps(tmp_path: Path) -> 
     judged = judge("c", Better(contest(SSO, rivals)), PLAINLY, evidence(tmp_path))
     assert judged.numbers["cases: yes, even, no"] == "1, 0, 1"
     assert judged.numbers["median ratio of losses"] == pytest.approx((0.5 / 0.6 + 2.0) / 2)
+
+
+def test_kept_states_are_compared_with_forgotten_ones_on_the_same_problem(tmp_path: Path) -> None:
+    for environment, kept, forgotten in (("Hopper-v5", 0.2, 0.4), ("Walker2d-v5", 0.6, 0.3)):
+        panel = {"environment": environment}
+        add(tmp_path, "sso 10", losses(*[kept] * 4), **panel, data="all")
+        add(tmp_path, "sso 10", losses(*[forgotten] * 4), **panel, data="round")
+    asked = Instead(SSO, On(options={"data": "all"}), {"data": "round"}, HELD_OUT)
+    judged = judge("c", asked, PLAINLY, evidence(tmp_path))
+    assert judged.numbers["cases: yes, even, no"] == "1, 0, 1"
+    assert judged.numbers["median ratio of losses"] == pytest.approx((0.5 + 2.0) / 2)
 
 
 def times(gathering: float, updating: float) -> dict[str, list[float]]:

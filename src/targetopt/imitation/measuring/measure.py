@@ -14,6 +14,7 @@ from targetopt.imitation.expert import Expert
 from targetopt.imitation.measuring.evaluate import Evaluation, episode_seeds, run_episodes
 from targetopt.imitation.policies.base import Policy
 from targetopt.imitation.policies.network import Array
+from targetopt.imitation.simulation.actions import Box
 from targetopt.imitation.simulation.environment import Environment
 from targetopt.imitation.simulation.gather import COPIES, make_copies
 from targetopt.imitation.teacher import Teacher
@@ -65,6 +66,9 @@ class Measurement:
         seed: of these episodes.
         held_out: states kept at most, evenly spread over the expert's episodes; 0 leaves the expert
             alone.
+        held_out_noise: standard deviation of the noise with which the expert acts on its way to held-out states, of
+            actions in a box. With that of the learners these are states that a perfect learner visits, the same for
+            all. The expert's return is measured without noise.
         fast: as for `make_gatherer`.
     """
 
@@ -76,9 +80,20 @@ class Measurement:
         episodes: int = 10,
         seed: int = MEASURED_SEED,
         held_out: int = 2000,
+        held_out_noise: float = 0.0,
         fast: bool | Literal["auto"] = "auto",
     ) -> None:
         self.environment = environment
+        if not 0 <= held_out_noise < math.inf:
+            raise BadArgument(
+                f"held_out_noise={held_out_noise!r} must be at least 0 and finite; it is a standard deviation"
+            )
+        self.held_out_noise = held_out_noise
+        if held_out_noise and not isinstance(environment.actions, Box):
+            raise BadArgument(
+                f"held_out_noise={held_out_noise!r} is added to actions of a box; those of {environment.name!r} are "
+                "choices. Leave it at 0."
+            )
         self.teacher = Teacher.of(expert, environment)
         self.episodes = positive_int("episodes", episodes)
         self.seed = seed
@@ -104,18 +119,40 @@ class Measurement:
         self.teacher.forget()
         assert played.states is not None
         assert played.actions is not None
-        total = len(played.states)
+        states, labels = played.states, played.actions
+        if self.held_out_noise:
+            states, labels = self._states_with_noise()
+        total = len(states)
         kept = np.arange(min(self.held_out, total)) * total // min(self.held_out, total)
         together = min(self._copies.count, self.episodes)  # so many play until the first one ends
         first = slice(0, together * min(OPENING, int(played.lengths.min())), together)
         return Taken(
-            played.states[kept],
-            played.actions[kept],
+            states[kept],
+            labels[kept],
             played.returns,
             played.lengths,
             played.states[first],
             played.actions[first],
         )
+
+    def _states_with_noise(self) -> tuple[Array, Array]:
+        """States of as many episodes as it takes, driven by the expert with noise, and what it says there."""
+        rng = np.random.default_rng([self.seed, 3])
+        visited: list[tuple[Array, Array]] = []
+
+        def drive(states: Array) -> Array:
+            labels = self.teacher(states)
+            visited.append((states.copy(), labels))
+            return labels + self.held_out_noise * rng.standard_normal(labels.shape)
+
+        seed = self.seed
+        with self.teacher.asked_for("measuring"):
+            while sum(len(states) for states, _ in visited) < self.held_out:
+                seed += 1
+                run_episodes(drive, self._copies, episodes=self.episodes, seed=seed)
+        self.teacher.forget()
+        states, labels = (np.concatenate(parts) for parts in zip(*visited, strict=True))
+        return states, labels
 
     @property
     def states(self) -> Array:
@@ -148,7 +185,8 @@ class Measurement:
     @property
     def settings(self) -> dict[str, Any]:
         """What makes this measurement this one, for comparison with a checkpoint's."""
-        return {"episodes": self.episodes, "seed": self.seed, "held_out": self.held_out}
+        described = {"episodes": self.episodes, "seed": self.seed, "held_out": self.held_out}
+        return described | ({"held_out_noise": self.held_out_noise} if self.held_out_noise else {})
 
     def state_dict(self) -> dict[str, Any]:
         """The expert's episodes, so that a run that goes on need not ask for them again."""

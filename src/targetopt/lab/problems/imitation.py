@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from targetopt.baselines.smoothness import linear_smoothness
 from targetopt.distributions import KLProximity
+from targetopt.imitation.data import Replay, replay
 from targetopt.imitation.expert import Expert, NetworkExpert, load_expert
 from targetopt.imitation.measuring.measure import MEASURED_SEED, Measurement
 from targetopt.imitation.measuring.reachable import BATCH, best_loss
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 
 PolicyClass = Literal["mlp", "linear"]
 BehaviourName = Literal["cloning", "online", "dagger"]
+HeldOutBy = Literal["expert", "noisy expert"]
+DataName = Literal["round", "all"]
 GathererName = Literal["auto", "gymnasium", "torch"]
 
 _WORDS = {"mlp": "MLP", "torch": "torch loop", "gymnasium": "Gymnasium loop"}
@@ -69,6 +72,8 @@ class ImitationProblem(Problem):
         held_out: int,
         evaluate_every: int,
         episodes: int,
+        data: DataName = "round",
+        held_out_by: HeldOutBy = "expert",
     ) -> None:
         if evaluate_every < 0:
             raise BadArgument(f"evaluate_every={evaluate_every!r} must be at least 0 (0: never)")
@@ -88,6 +93,8 @@ class ImitationProblem(Problem):
         self.evaluate_every = evaluate_every
         self.episodes = positive_int("episodes", episodes)
         self.held_out_size = positive_int("held_out", held_out)
+        self.held_out_noise = self.noise if held_out_by == "noisy expert" else 0.0
+        self.data = data
         space = _space(environment)
         labelled(self.expert, np.zeros((1, space.observation_size)), space)  # does it fit?
         first = self.model(0)
@@ -97,6 +104,7 @@ class ImitationProblem(Problem):
         words += [] if expert == "sac" else [f"{expert} expert"]
         words += [] if noise is None else [f"noise {noise:g}"]
         words += [] if gatherer == "auto" else [gatherer]
+        words += [] if data == "round" else ["all states"]
         self.label = ", ".join(_WORDS.get(word, word) for word in words)
 
     # -- what runs learn from -------------------------------------------------------------------
@@ -130,6 +138,7 @@ class ImitationProblem(Problem):
             behaviour=self.mixture,
             states_per_round=states,
             measurement=self.measurement,
+            data=replay("round") if self.data == "round" else Replay("all", batch=states),
         )
 
     # -- what is measured -----------------------------------------------------------------------
@@ -137,7 +146,8 @@ class ImitationProblem(Problem):
     @property
     def measurement(self) -> Measurement:
         """Episodes of the expert: the held-out states, and what returns are compared with."""
-        return _measurement(self.environment, self.expert_name, self.episodes, self.held_out_size)
+        named = self.environment, self.expert_name, self.episodes, self.held_out_size
+        return _measurement(*named, self.held_out_noise)
 
     def returns(self, policy: Policy) -> dict[str, float]:
         """``mean_return`` of the mean action, and its share of the expert's on the same episodes."""
@@ -200,6 +210,8 @@ def imitation(
     held_out: int = 2000,
     evaluate_every: int = 5,
     episodes: int = 10,
+    data: DataName = "round",
+    held_out_by: HeldOutBy = "expert",
 ) -> ImitationProblem:
     """Imitation of an expert in a simulator (paper §5 and App. E.6).
 
@@ -225,6 +237,11 @@ def imitation(
         held_out: states in the held-out set, at most.
         evaluate_every: rounds between two evaluations of the return; 0 for none at all.
         episodes: episodes per evaluation, and of the expert that held-out states are taken from.
+        data: what a round is learned from: its own states (``"round"``, as in the paper), or as many states drawn
+            from all that were labelled so far (``"all"``).
+        held_out_by: who drives to the held-out states: the ``"expert"``, or the ``"noisy expert"``, which acts with
+            the learner's noise. The latter's states are those of a perfect learner: a yardstick for online runs
+            that is the same for all of them.
     """
     return ImitationProblem(
         environment,
@@ -239,6 +256,8 @@ def imitation(
         held_out=held_out,
         evaluate_every=evaluate_every,
         episodes=episodes,
+        data=data,
+        held_out_by=held_out_by,
     )
 
 
@@ -282,13 +301,16 @@ def _answering(environment: str, expert: str) -> Expert:
 
 
 @lru_cache(maxsize=4)
-def _measurement(environment: str, expert: str, episodes: int, held_out: int) -> Measurement:
+def _measurement(
+    environment: str, expert: str, episodes: int, held_out: int, held_out_noise: float
+) -> Measurement:
     return Measurement(
         Environment(environment),
         _answering(environment, expert),
         episodes=episodes,
         seed=MEASURED_SEED,
         held_out=held_out,
+        held_out_noise=held_out_noise,
     )
 
 

@@ -17,6 +17,9 @@ CONFIG_FORMAT = 2
 DIGESTED_AS = {"weight_decay": "l2"}
 """Options of problems whose name has changed since runs were published, and the name in their ids."""
 
+CAME_LATER = {"data": "round", "held_out_by": "expert"}
+"""Options of imitation that it got after runs were published; with these values they are no part of ids."""
+
 
 @dataclass(frozen=True)
 class RunConfig:
@@ -61,7 +64,11 @@ class RunConfig:
     @cached_property
     def id(self) -> str:
         """The first 16 hex digits of the SHA-256 of the canonical JSON of :meth:`resolved`."""
-        problem = {DIGESTED_AS.get(key, key): value for key, value in self.problem.items()}
+        problem = {
+            DIGESTED_AS.get(key, key): value
+            for key, value in self.problem.items()
+            if self.problem["name"] != "imitation" or (key, value) not in CAME_LATER.items()
+        }
         digested = {**self.resolved(), "problem": problem}
         text = json.dumps(digested, sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -112,7 +112,8 @@ def _curves(
 
 def _column(panel: Panel) -> str:
     options = _problem(panel)
-    return f"{options['environment'].partition('-')[0]}, {options['behaviour']}"
+    kept = ", all states" if options.get("data") == "all" else ""
+    return f"{options['environment'].partition('-')[0]}, {options['behaviour']}{kept}"
 
 
 def _paint(ax: Any, cell: Cell, metric: str, results: Results, references: References) -> None:

@@ -21,7 +21,8 @@ class References:
 
     The reference of ``loss`` is the best loss of the policy class in as many states as a run sees, driven
     by the expert or, online, by the expert's mean with the learner's noise: where a perfect learner
-    goes. That of ``held_out_loss`` is the former. That of ``mean_return`` is the expert's.
+    goes. That of ``held_out_loss`` is the former, or the latter where the noisy expert drives to these states. That of
+    ``mean_return`` is the expert's.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -42,7 +43,8 @@ class References:
                 continue
             problem = load_problem(run.manifest["config"]["problem"])
             assert isinstance(problem, ImitationProblem)
-            for metric, driver in (("loss", problem.mixture), ("held_out_loss", "cloning")):
+            held_out_driver = "online" if problem.held_out_noise else "cloning"
+            for metric, driver in (("loss", problem.mixture), ("held_out_loss", held_out_driver)):
                 if _key(run, metric) not in self._entries:
                     tell(f"Finding the best loss that can be reached: {_key(run, metric)} …")
                     best = best_reachable(problem, driver, _states(run), passes=PASSES)
@@ -65,7 +67,10 @@ def _key(run: Run, metric: str) -> str:
     problem = run.manifest["problem"]
     parts = [problem["environment"], problem["expert"], metric]
     if metric != "mean_return":
-        driver = "cloning" if metric == "held_out_loss" else problem["behaviour"]
+        driver = problem["behaviour"]
+        if metric == "held_out_loss":
+            noisy = problem.get("held_out_by") == "noisy expert"
+            driver = "online" if noisy else "cloning"
         parts[2:] = [problem["policy"], driver, f"{_states(run)} states"]
         usual = {"std": 1.0, "noise": None}
         parts += [f"{key} {problem[key]:g}" for key in usual if problem[key] != usual[key]]
