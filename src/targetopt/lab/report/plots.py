@@ -180,7 +180,7 @@ def _by_cost(results: Results, main: list[int], metric: str) -> Iterator[Sheet]:
     painters = [_curves(results, metric, "cost", each) for each in PRICES]
 
     def paint(ax: Any, cell: Cell) -> tuple[str, str]:
-        return "(oracle calls + ½ values) × τ + inner steps", painters[cell.column](ax, cell)[1]
+        return "modelled cost", painters[cell.column](ax, cell)[1]
 
     for batch, size in enumerate(results.batches):
         panels = [panel for panel in results.panels if panel.batch == batch]
@@ -191,7 +191,8 @@ def _by_cost(results: Results, main: list[int], metric: str) -> Iterator[Sheet]:
         ]
         picture = Picture(
             f"price-{slug(metric)}-{slug(size)}",
-            f"{words(metric).capitalize()} against modelled cost, {size}, a column for each τ",
+            f"{words(metric).capitalize()} against modelled cost, (oracle calls + ½ values) × τ + inner steps, {size}, "
+            "a column for each τ",
         )
         yield _measured(Sheet(picture, cells, results.problems, _prices(), paint), metric)
     yield from _profiles(results, main, metric)
