@@ -362,6 +362,7 @@ def test_frames_are_stacked_by_gymnasiums_wrapper() -> None:
         copies=2,
         evaluate_every=0,
         evaluation_episodes=2,
+        data=im.Replay("all", updates=20, average=True),
         inner=INNER,
         progress=False,
     )

@@ -179,7 +179,8 @@ def test_sequences_are_stacked_observations_and_go_on_bitwise(tmp_path: Path) ->
     """By a recurrent network of the user's, and in one row by default."""
     stacked = lambda: gymnasium.wrappers.FrameStackObservation(PointMass(), 3)  # noqa: E731
     latest = lambda sequences: spring(sequences[:, -1])  # noqa: E731
-    options: dict[str, Any] = {"copies": 3, "data": None, "behaviour": None}
+    data = im.Replay("all", updates=20, average=True)
+    options: dict[str, Any] = {"copies": 3, "data": data, "behaviour": None}
     whole = trained(stacked, latest, learner=Recurrent(), **options)
     path = tmp_path / "run.pt"
     trained(stacked, latest, learner=Recurrent(), rounds=2, checkpoint=path, **options)
