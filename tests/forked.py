@@ -13,6 +13,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -28,6 +29,9 @@ class Forked:
             from targetopt.lab.run import origin
 
             origin.started()
+            if not _listening():
+                _stop_server()
+                origin.started()
         mine, its = os.pipe()
         with warnings.catch_warnings():
             # of threads, which exist in this process alone: the child takes no lock of theirs
@@ -92,6 +96,23 @@ def command(*words: str) -> None:
     server.ensure_running = server._forkserver.ensure_running = lambda: None  # type: ignore[attr-defined]
     sys.argv = ["targetopt", *words]
     main()
+
+
+def _listening() -> bool:
+    """Whether the process that workers are forked from still takes requests.
+
+    These processes share that of the parent, which ends with an EOFError when one of them is killed between its
+    request and the request's content; a runner of a user's has one of its own, which ends with it anyway.
+    """
+    address = multiprocessing.forkserver._forkserver._forkserver_address  # type: ignore[attr-defined]
+    sockets = Path("/proc/net/unix")
+    return not sockets.exists() or str(address) in sockets.read_text()
+
+
+def _stop_server() -> None:
+    server = multiprocessing.forkserver._forkserver  # type: ignore[attr-defined]
+    os.kill(server._forkserver_pid, signal.SIGKILL)
+    server._stop()
 
 
 def _be_child(out: int, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
