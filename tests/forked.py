@@ -6,6 +6,7 @@ process that those of this one are forked from. Other tests start the command af
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing.forkserver
 import os
 import signal
@@ -13,7 +14,6 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -29,7 +29,7 @@ class Forked:
             from targetopt.lab.run import origin
 
             origin.started()
-            if not _listening():
+            if not _answers():
                 _stop_server()
                 origin.started()
         mine, its = os.pipe()
@@ -98,20 +98,26 @@ def command(*words: str) -> None:
     main()
 
 
-def _listening() -> bool:
-    """Whether the process that workers are forked from still takes requests.
+def _answers() -> bool:
+    """Whether the process that workers are forked from makes one now; it takes some milliseconds once it is up.
 
-    These processes share that of the parent, which ends with an EOFError when one of them is killed between its
-    request and the request's content; a runner of a user's has one of its own, which ends with it anyway.
+    These processes share that of the parent. It ends with an EOFError when it comes to the request of one that was
+    killed before it had said what it wanted, which may be seconds later if it is still importing. (A runner of a
+    user's has one of its own, which ends with it anyway.)
     """
-    address = multiprocessing.forkserver._forkserver._forkserver_address  # type: ignore[attr-defined]
-    sockets = Path("/proc/net/unix")
-    return not sockets.exists() or str(address) in sockets.read_text()
+    worker = multiprocessing.get_context("forkserver").Process(target=int)
+    try:
+        worker.start()
+    except (OSError, EOFError):
+        return False
+    worker.join()
+    return worker.exitcode == 0
 
 
 def _stop_server() -> None:
     server = multiprocessing.forkserver._forkserver  # type: ignore[attr-defined]
-    os.kill(server._forkserver_pid, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(server._forkserver_pid, signal.SIGKILL)
     server._stop()
 
 
