@@ -61,21 +61,23 @@ def test_verdicts_follow_the_data():
     data = bounds_data(1, seeds=20, steps=10, longest=100, instances=2)
     first = data.comparisons[0]
     worse = replace(data, comparisons=[replace(first, rms_ratio=1.5), *data.comparisons[1:]])
-    assert judge_bounds(data, 20)[0].verdict == "holds"
-    assert judge_bounds(worse, 20)[0].verdict == "does not hold"
+    assert judge_bounds(data, 20)[0].verdict.verdict == "holds"
+    assert judge_bounds(worse, 20)[0].verdict.verdict == "does not hold"
     above = replace(data.projection, measured=data.projection.bound * 2)
-    assert judge_bounds(replace(data, projection=above), 20)[4].verdict == "does not hold"
+    assert judge_bounds(replace(data, projection=above), 20)[4].verdict.verdict == "does not hold"
     flat = replace(data.full, inexact=np.exp(-0.1 * np.array(data.full.inner_steps)))
-    assert judge_bounds(replace(data, full=flat), 20)[5].verdict == "does not hold"
-    assert judge_bounds(data, 20)[8].verdict == "holds"
+    assert judge_bounds(replace(data, full=flat), 20)[5].verdict.verdict == "does not hold"
+    assert judge_bounds(data, 20)[8].verdict.verdict == "holds"
     run = data.stationarity[0]
     steep = replace(run, measured=2 * run.bound)
-    assert judge_bounds(replace(data, stationarity=[steep]), 20)[8].verdict == "does not hold"
+    assert (
+        judge_bounds(replace(data, stationarity=[steep]), 20)[8].verdict.verdict == "does not hold"
+    )
 
     found = counterexample_data(2000, 1000)
-    assert judge_counterexample(found)[0].verdict == "holds"
+    assert judge_counterexample(found)[0].verdict.verdict == "holds"
     bias = found.biases["constant", "sso"]
     last = max(bias)
     moved = {**bias, last: replace(bias[last], mean=0.1, low=0.09, high=0.11)}
     spoilt = replace(found, biases={**found.biases, ("constant", "sso"): moved})
-    assert judge_counterexample(spoilt)[0].verdict == "does not hold"
+    assert judge_counterexample(spoilt)[0].verdict.verdict == "does not hold"

@@ -5,6 +5,7 @@
     DIR/README.md                findings, caveats, and where the rest is
     DIR/FIGURE/README.md         what holds and what does not, with numbers
     DIR/FIGURE/curves.parquet    every run of the figure, a row per recorded step
+    DIR/FIGURE/inequalities.parquet   of a figure on theory: both sides of what its claims say
     DIR/FIGURE/*.png             the figure as the paper has it, and its further panels
     DIR/FIGURE/spec.toml         what was run; with --only ID it redraws a single curve
     DIR/FIGURE/verdicts.json     the verdicts
@@ -34,6 +35,7 @@ from targetopt.lab.store.directory import Run, Store
 from targetopt.lab.store.files import explained, write_whole
 from targetopt.lab.studies.paper import claims, curves, results_page
 from targetopt.lab.studies.paper.reproduce import Reproduction
+from targetopt.lab.studies.theory.figure_verdicts import FILE as INEQUALITIES
 
 COLOURS = 256
 """Colours of a published png: lines, bands and letters need no more, and it takes a third of the space."""
@@ -73,7 +75,7 @@ def publish(found: Sequence[Reproduction], to: Path, *, scale: str, few: bool = 
                 picture.stem == THE_FIGURE if few else picture.stem.startswith(FIGURES)
             ):
                 write_whole(folder / picture.name, _small(picture))
-        for name in ("spec.toml", "verdicts.json", "tuning.json"):
+        for name in ("spec.toml", "verdicts.json", "tuning.json", INEQUALITIES):
             if (done.directory / name).exists():
                 shutil.copyfile(done.directory / name, folder / name)
         runs = [] if done.summary is None else Store(done.directory).shown()

@@ -158,8 +158,9 @@ def _figures(folder: Path, facts: Mapping[str, Facts], judged: Judged) -> Iterat
     )
     yield ""
     yield (
-        "`targetopt judge results` judges all claims anew from the published curves and writes these pages; "
-        "`python results/recompute.py` does the judging with code of its own, in numpy."
+        "`targetopt judge results` judges all claims anew from the published curves and writes these pages. "
+        "`python results/recompute.py` does the judging with code of its own, in numpy and pandas; it judges the "
+        "claims on theory, too, from both sides of every inequality, which are published in `inequalities.parquet`."
     )
 
 

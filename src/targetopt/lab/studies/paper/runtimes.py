@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +21,7 @@ from targetopt.lab.studies.paper.evidence import (
     Where,
 )
 from targetopt.lab.studies.paper.judging import as_data
+from targetopt.lab.studies.paper.predicates import Contest
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,16 @@ class On(Where):
         return super().match(run) and all(problem[k] == v for k, v in self.options.items())
 
 
+STEP = ("gathering_time", "updating_time")
+"""The columns that add up to the time of a round."""
+
+
+def _asked(methods: Methods, where: Where, times: tuple[Sequence[str], ...]) -> dict[str, Any]:
+    """What a claim on times compares, as data: these methods beside SGD, each by the median of these columns' sum."""
+    contest = as_data(Contest(methods, (SGD,)))
+    return {"contests": [contest], "where": as_data(where), "times": times}
+
+
 def _median(run: Run, *columns: str) -> float:
     """Of the columns' sum over the rounds; what was recorded before the first has no time."""
     return float(np.median(sum(run.columns[name][1:] for name in columns)))
@@ -41,7 +52,7 @@ def _median(run: Run, *columns: str) -> float:
 
 def step_time(run: Run) -> float:
     """CPU seconds of a round: update and gathering."""
-    return _median(run, "gathering_time", "updating_time")
+    return _median(run, *STEP)
 
 
 def gathering_time(run: Run) -> float:
@@ -85,8 +96,15 @@ class Ratio:
     says_of_a_machine: bool = False
     needs: frozenset[str] = frozenset()
 
+    @property
+    def where(self) -> Where:
+        return On(batch_sizes=(self.states,), options={"gatherer": self.gatherer})
+
     def asked(self) -> dict[str, Any]:
-        return {key: value for key, value in as_data(self).items() if key != "says"}
+        methods = SGD if self.m is None else Methods("sso", "gradient-step", m=self.m)
+        times = (STEP, STEP) if self.m else (STEP[:1], STEP[1:])
+        bounds = {"low": self.low, "high": self.high, "says_of_a_machine": self.says_of_a_machine}
+        return {"kind": "Ratio", **_asked(methods, self.where, times), **bounds, "asks": 0.9}
 
     @property
     def words(self) -> str:
@@ -94,11 +112,10 @@ class Ratio:
 
     def of(self, evidence: Evidence) -> Array:
         """The ratio, seed by seed."""
-        where = On(batch_sizes=(self.states,), options={"gatherer": self.gatherer})
         if self.m is None:
-            [case] = evidence.cases(SGD, where)
+            [case] = evidence.cases(SGD, self.where)
             return case.measure(gathering_time) / case.measure(updating_time)
-        [(_, ratio)] = beside_sgd(evidence, Methods("sso", "gradient-step", m=self.m), where)
+        [(_, ratio)] = beside_sgd(evidence, Methods("sso", "gradient-step", m=self.m), self.where)
         return ratio
 
     def judge(self, evidence: Evidence) -> Verdict:
@@ -128,7 +145,7 @@ class Falls:
     needs: frozenset[str] = frozenset()
 
     def asked(self) -> dict[str, Any]:
-        return {key: value for key, value in as_data(self).items() if key != "says"}
+        return {"kind": "Falls", **_asked(SSO, self.where, (STEP, STEP))}
 
     def judge(self, evidence: Evidence) -> Verdict:
         by_method: dict[str, dict[int, Array]] = {}

@@ -1,13 +1,13 @@
 """The figures ``theory-bounds`` and ``theory-counterexample``: data, pictures and verdicts.
 
-Each is a function of an output directory and a scale; it writes ``tables/<name>-*.csv`` and
-``figures/<name>.png`` and ``.pdf``, and returns the verdicts.
+Each is a function of an output directory and a scale; it writes ``tables/<name>-*.csv``, ``figures/<name>.png`` and
+``.pdf``, and ``inequalities.parquet`` with both sides of what every claim says, and returns the verdicts.
 """
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,17 @@ from typing import Any
 import numpy as np
 
 from targetopt.lab.statistics.verdicts import Verdict
+from targetopt.lab.store.files import write_whole
 from targetopt.lab.studies.scales import ScaleName
 from targetopt.lab.studies.theory.appendix import INEQUALITIES
 from targetopt.lab.studies.theory.figure_data import bounds_data, counterexample_data
-from targetopt.lab.studies.theory.figure_verdicts import judge_bounds, judge_counterexample
+from targetopt.lab.studies.theory.figure_verdicts import (
+    FILE,
+    Judged,
+    judge_bounds,
+    judge_counterexample,
+    written,
+)
 from targetopt.theory.exact_problem import Array, Runs
 from targetopt.types import BadArgument
 
@@ -111,7 +118,7 @@ def theory_bounds(out: Path, scale: ScaleName) -> list[Verdict]:
         ),
     )
     draw_bounds(_figures(out) / "theory-bounds", data)
-    return judge_bounds(data, sizes.seeds)
+    return _decided(out, judge_bounds(data, sizes.seeds))
 
 
 def theory_counterexample(out: Path, scale: ScaleName) -> list[Verdict]:
@@ -136,7 +143,7 @@ def theory_counterexample(out: Path, scale: ScaleName) -> list[Verdict]:
     )
     _write_table(out, "theory-counterexample-refutation", [asdict(r) for r in data.refutations])
     draw_counterexample(_figures(out) / "theory-counterexample", data)
-    return judge_counterexample(data)
+    return _decided(out, judge_counterexample(data))
 
 
 FIGURES: dict[str, Callable[[Path, ScaleName], list[Verdict]]] = {
@@ -157,6 +164,12 @@ def _rms(runs: Runs) -> Array:
 
 def _mean(runs: Runs) -> Array:
     return np.asarray(runs.distance[1:].mean(axis=1))
+
+
+def _decided(out: Path, judged: Sequence[Judged]) -> list[Verdict]:
+    """The verdicts; what they were decided by is written beside them."""
+    write_whole(out / FILE, written(judged))
+    return [each.verdict for each in judged]
 
 
 def _figures(out: Path) -> Path:
