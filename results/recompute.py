@@ -52,12 +52,10 @@ def pairs(figure, asked, where):
     """Each run beside its rivals of the same seed: of a contest, the next smaller m, or the problem named instead."""
     ours = chosen(figure, asked["methods"], where) if "methods" in asked else None
     if "instead" in asked:
-        both, apart = (
-            [ours, chosen(figure, asked["methods"], {}, asked["instead"])],
-            asked["instead"],
-        )
+        apart = {"label", *asked["instead"]}
+        both = [ours, chosen(figure, asked["methods"], {}, asked["instead"])]
         for k, table in enumerate(both):
-            rest = [sorted((n, o[n]) for n in o.keys() - {"label", *apart}) for o in table.options]
+            rest = [sorted((n, o[n]) for n in o.keys() - apart) for o in table.options]
             both[k] = table.assign(rest=[*map(str, rest)])
         return both[0].merge(both[1], on=["rest", "m", "seed"], suffixes=("", "_r"))
     if "methods" in asked:
