@@ -14,6 +14,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
 from typing import TYPE_CHECKING, Protocol, cast
 
 import numpy as np
@@ -72,8 +73,9 @@ class Kernels(Protocol):
     ) -> Solution: ...
 
 
+@cache
 def available() -> tuple[str, ...]:
-    """The backends that can run here, best first."""
+    """The backends that can run here, best first. They are looked for once: a fit asks dozens of times."""
     return ("numba", "numpy") if importlib.util.find_spec("numba") else ("numpy",)
 
 

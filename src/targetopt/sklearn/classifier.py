@@ -82,8 +82,7 @@ class SSOClassifier(ClassifierMixin, LinearSSO):  # type: ignore[misc]
         X, y = validate_data(
             self, X, y, accept_sparse="csr", dtype=np.float64, ensure_all_finite=False
         )
-        check_classification_targets(y)
-        classes = np.unique(y)
+        classes = _labels(y)
         if classes.size < 2:
             raise BadArgument(
                 f"SSOClassifier needs samples of at least 2 classes; y holds only one class, "
@@ -225,3 +224,15 @@ class SSOClassifier(ClassifierMixin, LinearSSO):  # type: ignore[misc]
         if z.ndim == 1:
             return np.stack([log_expit(-z), log_expit(z)], axis=1)
         return np.asarray(log_softmax(z, axis=1))
+
+
+def _labels(y: Any) -> Any:
+    """The labels that occur, sorted; refused if they are no classes.
+
+    Whole numbers always are classes. Those that float64 holds are sorted as such, for numpy looks for the different ones
+    among whole numbers with a table, which takes ten times as long.
+    """
+    if y.dtype.kind not in "iu" or max(int(y.max()), -int(y.min())) > 1 << 53:
+        check_classification_targets(y)
+        return np.unique(y)
+    return np.unique(y.astype(np.float64)).astype(y.dtype)

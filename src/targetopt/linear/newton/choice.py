@@ -7,6 +7,9 @@ cost more than a fit with the factor, it goes on with that.
 
 from __future__ import annotations
 
+import numpy as np
+
+from targetopt.linear.newton.gram import inverse
 from targetopt.linear.newton.metrics import (
     Diagonal,
     Dual,
@@ -16,7 +19,7 @@ from targetopt.linear.newton.metrics import (
     Primal,
     step_cost,
 )
-from targetopt.linear.newton.objective import PenalisedLoss
+from targetopt.linear.newton.objective import PenalisedLoss, Point
 
 WORTH_FACTORING = 100  # an exact metric may cost this many steps
 WORTH_TRYING = 0.3  # a factor that costs so many steps is not made before some were tried without
@@ -40,9 +43,11 @@ def without_factor(objective: PenalisedLoss) -> Metric:
     return Flat(objective) if flat else Diagonal(objective)
 
 
-def worth_trying_without(metric: Metric) -> bool:
+def worth_trying_without(metric: Metric, start: Point) -> bool:
     """Whether the factor costs so much that a few steps without it, which may be enough, cost little beside it."""
-    return not isinstance(metric, Diagonal) and metric.price > WORTH_TRYING * metric.step
+    if isinstance(metric, Diagonal) or metric.price <= WORTH_TRYING * metric.step:
+        return False
+    return not metric.samples or metric.far_price > WORTH_TRYING * metric.step or entanglement(metric.objective, start) < 0.5
 
 
 def cost_with(metric: Metric) -> float:
@@ -53,3 +58,20 @@ def cost_with(metric: Metric) -> float:
 def _worth_factoring(kind: type[Metric], objective: PenalisedLoss, order: int) -> bool:
     worth = kind.cost(objective) <= WORTH_FACTORING * step_cost(objective)
     return order <= LARGEST_FACTOR and worth
+
+
+def entanglement(objective: PenalisedLoss, start: Point) -> float:
+    """How far a Hessian whose diagonal is scaled to one is from the identity: the deviation of its eigenvalues from 1.
+
+    From a sample of the rows, whose own noise is taken away.
+    """
+    columns = objective.X.shape[1]
+    rows = slice(None, None, max(1, objective.weights.size // max(1024, 4 * columns)))
+    X = objective.X[rows].toarray() if objective.sparse else objective.X[rows]
+    weights = objective.weights[rows]
+    curvature = float(objective.loss.diagonal(start.at.metric).mean())
+    ridge = objective.ridge.reshape(len(objective.ridge), -1)[:columns, 0]
+    H = curvature / weights.sum() * (X.T * weights) @ X + np.diag(ridge)
+    scale = np.sqrt(inverse(H.diagonal()))
+    away = np.tril(H * scale * scale[:, None], -1)
+    return float(np.sqrt(max(2.0 * float(np.vdot(away, away)) / columns - columns / weights.size, 0.0)))

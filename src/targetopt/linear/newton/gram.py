@@ -68,7 +68,7 @@ def gram(objective: PenalisedLoss, X: Any, weights: Array) -> Array:
     if not objective.sparse and not (weights == weights[0]).all():
         return _dense_blocks(X, weights, d, spare)
     if by_pairs(objective, weights.size):
-        features = _pairs(X, weights)
+        features = _pairs(objective, X, weights)
     else:
         features = _blocks(X, weights, spare)
     if not objective.intercept:
@@ -81,8 +81,8 @@ def gram(objective: PenalisedLoss, X: Any, weights: Array) -> Array:
     return H
 
 
-def _pairs(X: Any, weights: Array) -> Array:
-    with backend.use(_kernels(X)):
+def _pairs(objective: PenalisedLoss, X: Any, weights: Array) -> Array:
+    with backend.use(_kernels(objective.X)):
         kernels = backend.kernels()
     indptr = X.indptr.astype(np.int64, copy=False)
     return kernels.csr_gram_primal(indptr, X.indices, X.data, weights, X.shape[1])

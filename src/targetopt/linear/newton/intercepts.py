@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from targetopt.linear.newton.objective import Array, PenalisedLoss, Point
+from targetopt.linear.newton.objective import Array, PenalisedLoss, Point, column_sums
 
 MOST_STEPS = 4  # two are usual: it is best for targets that have hardly changed
 NEGLIGIBLE = 0.01  # what a better intercept may still gain, as a part of the goal
@@ -18,7 +18,7 @@ NEGLIGIBLE = 0.01  # what a better intercept may still gain, as a part of the go
 def best_intercept(objective: PenalisedLoss, point: Point, goal: float) -> tuple[Point, float]:
     """`point` with another intercept, and what a better one would still gain; inf if that was not found out."""
     for _ in range(MOST_STEPS):
-        slope = np.add.reduce(objective.weighted(point.at.gradient))
+        slope = column_sums(objective.weighted(point.at.gradient))
         change = _newton(objective, point, slope)
         gain = 0.5 * float(np.vdot(slope, change))
         if gain <= NEGLIGIBLE * goal:
@@ -39,7 +39,7 @@ def _newton(objective: PenalisedLoss, point: Point, slope: Array) -> Array:
         curvature = float(objective.weights @ metric)
         return slope / curvature if curvature > 0 else np.zeros_like(slope)
     columns = [
-        np.add.reduce(objective.curved(metric, np.tile(unit, (objective.weights.size, 1))))
+        column_sums(objective.curved(metric, np.tile(unit, (objective.weights.size, 1))))
         for unit in np.eye(slope.size)
     ]
     return np.asarray(np.linalg.lstsq(np.array(columns), slope, rcond=1e-12)[0])

@@ -30,7 +30,7 @@ from targetopt.linear.newton.gram import (
     on_diagonal,
     solve,
 )
-from targetopt.linear.newton.objective import Array, PenalisedLoss, is_sparse
+from targetopt.linear.newton.objective import Array, PenalisedLoss, column_sums, is_sparse
 
 PER_ENTRY = {True: 0.8, False: 0.2}  # one stored entry of X in a product, sparse or dense
 PER_SQUARE = {True: 1.2, False: 0.4}  # the same in the diagonal of a Hessian
@@ -40,6 +40,8 @@ WORTH_RENEWING = (
     4.0  # a Hessian that costs so many steps is renewed in each: steps become half as many
 )
 ENOUGH_RENEWALS = 4  # a well-behaved fit needs no more
+LEAST_FAR, PER_COLUMN = 1024, 24
+FEWER = 4
 STEPS_OF_SAMPLES = (
     8  # a quadratic takes about as many steps with samples; one is enough with all rows
 )
@@ -56,14 +58,17 @@ class Metric(ABC):
         self.step = step_cost(objective)
         self._age: int | None = None
         self._renewals = 0
+        self.far = False
 
-    def update(self, curvature: Array, steps_left: float, *, always: bool = False) -> None:
-        """Called once a step, before :meth:`solve`; renews M if that pays."""
+    def update(
+        self, curvature: Array, steps_left: float, *, always: bool = False, settled: bool = False
+    ) -> None:
+        """Called once a step, before :meth:`solve`; renews M if that pays, which is rarely so once F has settled."""
         if self._age is not None and not always:
             self._age += 1
             cost, step = self.price, self.step
             worth = self._age >= self.patience and cost < steps_left * step
-            if not worth and cost > step / 3:  # what hardly costs anything is always done
+            if not worth and (settled or cost > step / 3):  # what costs little is done until then
                 return
         self._age = 0
         self.renew(curvature)
@@ -84,6 +89,16 @@ class Metric(ABC):
         """What :meth:`renew` costs."""
         return self.cost(self.objective)
 
+    @cached_property
+    def samples(self) -> bool:
+        """Whether a Hessian of a sample of the rows will do while the minimum is far."""
+        return False
+
+    @property
+    def far_price(self) -> float:
+        """What a sample costs."""
+        return self.price * far_sample(self.objective) / self.objective.weights.size
+
     @property
     def price_again(self) -> float:
         """What every renewal but the first costs."""
@@ -101,6 +116,8 @@ class Metric(ABC):
     @property
     def _size(self) -> int:
         """How many rows a sample has now: twice as many each time after ENOUGH_RENEWALS were not enough."""
+        if self.far:
+            return far_sample(self.objective)
         return self._first_sample << max(0, min(self._renewals - ENOUGH_RENEWALS, 30))
 
     @property
@@ -134,7 +151,7 @@ class Metric(ABC):
         weighted = self._weights(curvature)
         diagonal = _square_sums(self.objective, weighted)
         if self.objective.intercept:
-            return np.concatenate([diagonal, weighted.sum(axis=0)[None]])
+            return np.concatenate([diagonal, column_sums(weighted)[None]])
         return diagonal
 
     def last_diagonal(self, curvature: Array) -> Array:
@@ -209,6 +226,10 @@ class Primal(Metric):
     def exact(self) -> bool:
         return self.objective.ridge.ndim == 1 and self._all_rows
 
+    @cached_property
+    def samples(self) -> bool:
+        return self.fresh and FEWER * far_sample(self.objective) <= self.objective.weights.size
+
     def renew(self, curvature: Array) -> None:
         objective = self.objective
         weighted = _columns(self._weights(curvature))
@@ -255,6 +276,10 @@ class Joint(Metric):
     @property
     def exact(self) -> bool:
         return self._all_rows
+
+    @cached_property
+    def samples(self) -> bool:
+        return self.fresh and FEWER * far_sample(self.objective) <= self.objective.weights.size
 
     def renew(self, curvature: Array) -> None:
         objective, (d, k) = self.objective, self.objective.ridge.shape
@@ -381,6 +406,10 @@ def _sample_size(
     if price(objective, rows) <= steps * step_cost(objective):
         return rows
     return max(1024, 8 * columns)
+
+
+def far_sample(objective: PenalisedLoss) -> int:
+    return max(LEAST_FAR, PER_COLUMN * int(objective.ridge.shape[0]))
 
 
 def _few(rows: int, sample: int) -> bool:

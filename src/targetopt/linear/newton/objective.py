@@ -65,7 +65,7 @@ class PenalisedLoss:
     def adjoint(self, u: Array) -> Array:
         """Xᵀu, with the intercept's row."""
         out: Array = self.transposed @ u
-        return np.concatenate([out, np.add.reduce(u)[None]]) if self.intercept else out
+        return np.concatenate([out, column_sums(u)[None]]) if self.intercept else out
 
     @cached_property
     def transposed(self) -> Any:
@@ -132,6 +132,11 @@ class Point:
     z: Array
     at: Evaluation
     value: float
+
+
+def column_sums(u: Array) -> Any:
+    """The sum over rows; numpy's own goes through the columns of a row one by one, several times as slow."""
+    return np.add.reduce(u) if u.ndim == 1 else np.ones(len(u)) @ u
 
 
 def is_sparse(X: Any) -> bool:

@@ -59,6 +59,8 @@ from targetopt.linear.newton.tangents import approach
 ROUNDING = 4 * EPS  # a smaller tolerance than this means "to rounding"
 MOST_POLISHING = 6  # Newton steps at the end; two are usual
 CAUTION = 4.0  # what the sum of the decreases to come may be wrong by: on the grid of problems it was up to 2.2
+FAR = 1e-4  # of F: where the minimum is farther, the Hessian of a sample of the rows will do
+SETTLED = 0.01  # of F: after a smaller decrease the curvature of the losses hardly changes
 TRIED = 3  # steps without a factor before their rate is believed
 NEARBY = 0.4  # the curvature of no loss changes by more than this part: the model is the function
 MOSTLY = 0.25  # rows whose loss is curved, as a share, for the curvature to be trusted
@@ -114,8 +116,9 @@ def minimise(
         reached = gap <= max(tol * point.value, nothing)
         if reached or n_iter >= max_iter:
             return Solution(point.theta, point.value, gap, diagonal, n_iter, reached)
-    if worth_trying_without(final):
+    if worth_trying_without(final, point):
         metric = without_factor(objective)
+    sampling = final.samples
     if isinstance(metric, Diagonal):
         start = approach(objective, theta, tol=tol, max_epochs=max_iter)
         if start is not None:
@@ -139,8 +142,21 @@ def minimise(
                 break
         curvature = _curvature(objective, point) if metric.fresh else point.at.metric
         newton = metric.fresh and (curvature is not point.at.metric or not majorises)
-        metric.update(curvature, steps_left(decreases, goal), always=newton)
-        u = metric.solve(gradient)
+        near = np.inf  # as the factor of the step before has it
+        if newton and metric.ready:
+            held = metric.exact
+            u = metric.solve(gradient)
+            near = 0.5 * float(np.vdot(gradient, u))
+            if sampling:
+                sampling = metric.far = near > FAR * point.value
+            near = near if held and metric.price > metric.step else np.inf
+        elif sampling:
+            metric.far = newton
+        if near > goal or polished:
+            settled = bool(decreases) and decreases[-1] < SETTLED * point.value
+            left = steps_left(decreases, goal)
+            metric.update(curvature, left, always=newton, settled=settled)
+            u = metric.solve(gradient)
         if metric.exact and not polished and 0.5 * float(np.vdot(gradient, u)) <= goal:
             polished = True
             most = max_iter - n_iter + 1
@@ -153,13 +169,16 @@ def minimise(
             subspace = subspace or Subspace(objective, point)
             step = subspace.minimiser(point, gradient, u)
         after = line_search(objective, point, step)
+        if after is None and metric.far:
+            sampling = metric.far = False
+            continue
         if after is None:  # no descent: rounding, unless a good deal was promised
             stalled = True
             gap = step.decrease if step.decrease <= ROUNDING_SHARE * point.value else np.inf
             continue
         point, polished = after, False
         decreases.append(step.decrease)
-        if not metric.exact:
+        if not metric.fresh:
             gap = CAUTION * still_to_come(decreases)
     converged = gap <= max(tol * point.value, nothing, ROUNDING_SHARE * point.value * stalled)
     diagonal = metric.diagonal(point.at.metric)

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from targetopt.linear.newton.metrics import PER_TARGET, product_cost
 from targetopt.linear.newton.objective import Array, PenalisedLoss, Point
 
-MEMORY = 5  # earlier steps kept; more saves few iterations and costs O(MEMORY·(n + d)) each
+MEMORY = {True: 2, False: 5}  # earlier steps kept, where a product with X costs less than a loss, and elsewhere
 LONGEST = 1e3  # a step moves no target further than this, relative to the largest target
 RESOLVED = 1e-11  # directions of less curvature than this, relative to the rest, are rounding
 
@@ -35,7 +36,8 @@ class Subspace:
     def __init__(self, objective: PenalisedLoss, point: Point) -> None:
         self.objective = objective
         self.kept = int(objective.intercept and point.theta.ndim == 1)
-        slots = self.kept + MEMORY + 1
+        self.memory = MEMORY[product_cost(objective.X) < PER_TARGET * objective.weights.size]
+        slots = self.kept + self.memory + 1
         self.steps = np.zeros((slots, *point.theta.shape))
         self.images = np.zeros((slots, *point.z.shape))
         self.ridges = np.zeros((slots, slots))
@@ -48,7 +50,7 @@ class Subspace:
         """The step from ``point`` to the minimiser of q_t over the span of u and the steps kept."""
         slot = self.slot
         self.filled = max(self.filled, slot + 1)
-        self.slot = slot + 1 if slot < self.kept + MEMORY else self.kept
+        self.slot = slot + 1 if slot < self.kept + self.memory else self.kept
         # Only u's direction counts, and where losses are flat it is very long.
         np.divide(u, float(np.abs(u).max()) or 1.0, out=self.steps[slot])
         self.images[slot] = self.objective.forward(self.steps[slot])
