@@ -179,6 +179,25 @@ def _with_int64(X):
     return X
 
 
+@pytest.mark.parametrize(
+    "labels",
+    [
+        np.array([3, -1, 3, 7]),
+        np.array([2, 1, 2], dtype=np.uint8),
+        np.array([2**60, 2**60 + 1, -(2**63)]),  # float64 does not tell the first two apart
+        np.array([True, False]),
+        np.array(["b", "a"]),
+        np.array([1.0, 0.0]),
+    ],
+    ids=["int64", "uint8", "large", "bool", "words", "float"],
+)
+def test_labels_are_those_of_numpy(labels):
+    y = np.repeat(labels, 3)
+    found = SSOClassifier().fit(np.arange(float(len(y)))[:, None], y).classes_
+    np.testing.assert_array_equal(found, np.unique(y))
+    assert found.dtype == np.unique(y).dtype
+
+
 def _with_duplicates(X):
     half = sp.coo_array(X / 2)
     rows, columns = np.tile(half.row, 2), np.tile(half.col, 2)

@@ -7,6 +7,7 @@ import torch
 
 from targetopt.linear.newton import PenalisedLoss, choice, metrics, minimise
 from targetopt.linear.newton.intercepts import best_intercept
+from targetopt.linear.newton.objective import column_sums
 from targetopt.losses import CrossEntropy, Logistic, OnArrays, Poisson
 
 SHAPES = {"logistic": (), "softmax": (3,), "poisson": ()}
@@ -61,7 +62,7 @@ def renewals(monkeypatch):
 @pytest.mark.parametrize("intercept", [False, True])
 def test_a_strong_penalty_needs_no_factor(renewals, kind, sparse, intercept):
     F = problem(kind, sparse=sparse, intercept=intercept)
-    assert choice.worth_trying_without(choice.cheapest_metric(F))
+    assert choice.worth_trying_without(choice.cheapest_metric(F), F.at(start(F)))
     found = minimise(F, start(F), tol=1e-6, max_iter=100)
     assert found.converged
     assert not renewals
@@ -78,10 +79,76 @@ def test_a_fit_that_goes_slowly_goes_on_with_the_factor(renewals, kind):
     assert found.value <= (1.0 + 1e-8) * exact_minimum(F)
 
 
+def entangled(kind, rows=20_000, columns=20):
+    """Columns that are nearly alike, many more rows than a sample has."""
+    rng = np.random.default_rng(7)
+    common = rng.normal(size=(rows, 1))
+    X = common + 0.3 * rng.normal(size=(rows, columns))
+    z = X @ rng.normal(size=columns) / columns + 0.5 * rng.normal(size=rows)
+    if kind == "logistic":
+        loss = OnArrays(Logistic(torch.from_numpy(np.where(z > 0.3, 1.0, -1.0))))
+    elif kind == "softmax":
+        loss = OnArrays(
+            CrossEntropy(torch.from_numpy(np.digitize(z, [-0.5, 1.0]).astype(np.int64)), classes=3)
+        )
+    else:
+        loss = OnArrays(Poisson(torch.from_numpy(rng.poisson(np.exp(0.5 * z)).astype(float))))
+    ridge = np.full((columns + 1, *SHAPES[kind]), 1e-4)
+    ridge[-1] = 0.0
+    return PenalisedLoss(X, loss, np.full(rows, 1.0 / rows), ridge, 0.0, intercept=True)
+
+
+def centred(theta):
+    """Softmax does not see what all classes share."""
+    return theta - theta.mean(axis=1, keepdims=True) if theta.ndim == 2 else theta
+
+
+@pytest.mark.parametrize("kind", list(SHAPES))
+def test_few_rows_lead_to_the_neighbourhood_and_all_rows_to_the_minimum(monkeypatch, kind):
+    F = entangled(kind)
+    made = []
+    for metric in (metrics.Primal, metrics.Joint):
+
+        def renew(self, curvature, renew=metric.renew):
+            renew(self, curvature)
+            made.append("all" if self.exact else "sample")
+
+        monkeypatch.setattr(metric, "renew", renew)
+    found = minimise(F, start(F), tol=1e-6, max_iter=100)
+    assert found.converged
+    assert made.count("sample") >= 2
+    assert made == ["sample"] * made.count("sample") + ["all"] * made.count("all")
+    assert 1 <= made.count("all") <= 2
+
+    monkeypatch.setattr(metrics, "FEWER", 10**9)
+    made.clear()
+    without = minimise(F, start(F), tol=1e-6, max_iter=100)
+    assert set(made) == {"all"}
+    np.testing.assert_allclose(centred(found.theta), centred(without.theta), rtol=0, atol=1e-8)
+    np.testing.assert_allclose(found.value, without.value, rtol=1e-14)
+
+
+def test_sums_over_rows_are_those_of_numpy():
+    rng = np.random.default_rng(0)
+    for shape in ((1000,), (1000, 3), (0, 2)):
+        u = rng.normal(size=shape)
+        np.testing.assert_allclose(column_sums(u), u.sum(axis=0), rtol=1e-12, atol=1e-12)
+
+
+def test_columns_are_entangled_or_not():
+    F = entangled("logistic")
+    assert choice.entanglement(F, F.at(start(F))) > 2.0
+    assert not choice.worth_trying_without(choice.cheapest_metric(F), F.at(start(F)))
+    strong = PenalisedLoss(F.X, F.loss, F.weights, F.ridge * 1e6, 0.0, intercept=True)
+    assert choice.entanglement(strong, strong.at(start(strong))) < 0.1
+    apart = problem("logistic", rows=20_000, columns=20, alpha=1e-6)
+    assert choice.entanglement(apart, apart.at(start(apart))) < 0.1
+    assert choice.worth_trying_without(choice.cheapest_metric(apart), apart.at(start(apart)))
+
+
 def test_a_factor_that_costs_next_to_nothing_is_made_at_once():
-    assert not choice.worth_trying_without(
-        choice.cheapest_metric(problem("logistic", rows=500, columns=8))
-    )
+    F = problem("logistic", rows=500, columns=8)
+    assert not choice.worth_trying_without(choice.cheapest_metric(F), F.at(start(F)))
 
 
 def test_the_matrix_of_products_of_rows_is_paid_once():

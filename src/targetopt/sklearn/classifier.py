@@ -229,8 +229,8 @@ class SSOClassifier(ClassifierMixin, LinearSSO):  # type: ignore[misc]
 def _labels(y: Any) -> Any:
     """The labels that occur, sorted; refused if they are no classes.
 
-    Whole numbers always are classes. Those that float64 holds are sorted as such, for numpy looks for the different ones
-    among whole numbers with a table, which takes ten times as long.
+    Whole numbers always are classes. Those that float64 holds are sorted as such, for numpy looks for the different
+    ones among whole numbers with a table, which takes up to ten times as long.
     """
     if y.dtype.kind not in "iu" or max(int(y.max()), -int(y.min())) > 1 << 53:
         check_classification_targets(y)

@@ -7,9 +7,11 @@ cost more than a fit with the factor, it goes on with that.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
-from targetopt.linear.newton.gram import inverse
+from targetopt.linear.newton.gram import dense_cost, inverse
 from targetopt.linear.newton.metrics import (
     Diagonal,
     Dual,
@@ -23,6 +25,9 @@ from targetopt.linear.newton.objective import PenalisedLoss, Point
 
 WORTH_FACTORING = 100  # an exact metric may cost this many steps
 WORTH_TRYING = 0.3  # a factor that costs so many steps is not made before some were tried without
+ENTANGLED = (
+    0.5  # a deviation of the eigenvalues from 1 with which steps without a factor are still quick
+)
 RENEWALS, STEPS_WITH_FACTOR = 3, 5  # of a fit with a factor; fewer renewals go with more steps
 LARGEST_FACTOR = 4096  # order of the largest matrix factored, 128 MB
 
@@ -44,15 +49,23 @@ def without_factor(objective: PenalisedLoss) -> Metric:
 
 
 def worth_trying_without(metric: Metric, start: Point) -> bool:
-    """Whether the factor costs so much that a few steps without it, which may be enough, cost little beside it."""
-    if isinstance(metric, Diagonal) or metric.price <= WORTH_TRYING * metric.step:
+    """Whether the factor costs so much that a few steps without it, which may be enough, cost little beside it.
+
+    Where a fit with the factor begins with samples, which cost little, they are not tried if columns are entangled.
+    """
+    objective, little = metric.objective, WORTH_TRYING * metric.step
+    if isinstance(metric, Diagonal) or metric.price <= little:
         return False
-    return not metric.samples or metric.far_price > WORTH_TRYING * metric.step or entanglement(metric.objective, start) < 0.5
+    rows, columns = _looked_at(objective), objective.X.shape[1]
+    if metric.samples and metric.far_price + dense_cost(objective, rows, columns) <= little:
+        return entanglement(objective, start) < ENTANGLED
+    return True
 
 
 def cost_with(metric: Metric) -> float:
     """What a fit with the factor costs, about."""
-    return metric.price + (RENEWALS - 1) * metric.price_again + STEPS_WITH_FACTOR * metric.step
+    again = metric.far_price if metric.samples else metric.price_again
+    return metric.price + (RENEWALS - 1) * again + STEPS_WITH_FACTOR * metric.step
 
 
 def _worth_factoring(kind: type[Metric], objective: PenalisedLoss, order: int) -> bool:
@@ -61,17 +74,22 @@ def _worth_factoring(kind: type[Metric], objective: PenalisedLoss, order: int) -
 
 
 def entanglement(objective: PenalisedLoss, start: Point) -> float:
-    """How far a Hessian whose diagonal is scaled to one is from the identity: the deviation of its eigenvalues from 1.
+    """How far the eigenvalues of a Hessian whose diagonal is scaled to one are from 1: their deviation.
 
-    From a sample of the rows, whose own noise is taken away.
+    From some of the rows, with the losses' mean curvature at ``start``; the noise of so few rows is taken away.
     """
     columns = objective.X.shape[1]
-    rows = slice(None, None, max(1, objective.weights.size // max(1024, 4 * columns)))
-    X = objective.X[rows].toarray() if objective.sparse else objective.X[rows]
-    weights = objective.weights[rows]
+    some = slice(None, None, max(1, objective.weights.size // _looked_at(objective)))
+    X = objective.X[some].toarray() if objective.sparse else objective.X[some]
+    weights = objective.weights[some]
     curvature = float(objective.loss.diagonal(start.at.metric).mean())
     ridge = objective.ridge.reshape(len(objective.ridge), -1)[:columns, 0]
     H = curvature / weights.sum() * (X.T * weights) @ X + np.diag(ridge)
     scale = np.sqrt(inverse(H.diagonal()))
     away = np.tril(H * scale * scale[:, None], -1)
-    return float(np.sqrt(max(2.0 * float(np.vdot(away, away)) / columns - columns / weights.size, 0.0)))
+    square = 2.0 * float(np.vdot(away, away)) / columns - columns / weights.size
+    return math.sqrt(max(square, 0.0))
+
+
+def _looked_at(objective: PenalisedLoss) -> int:
+    return max(1024, 4 * int(objective.X.shape[1]))

@@ -9,7 +9,6 @@ them. Costs are nanoseconds on one core of a current machine; only their ratios 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -31,6 +30,15 @@ from targetopt.linear.newton.gram import (
     solve,
 )
 from targetopt.linear.newton.objective import Array, PenalisedLoss, column_sums, is_sparse
+from targetopt.linear.newton.samples import (
+    FEWER,
+    STEPS_OF_SAMPLES,
+    far_sample,
+    few,
+    rows_of,
+    sample,
+    sample_size,
+)
 
 PER_ENTRY = {True: 0.8, False: 0.2}  # one stored entry of X in a product, sparse or dense
 PER_SQUARE = {True: 1.2, False: 0.4}  # the same in the diagonal of a Hessian
@@ -40,17 +48,13 @@ WORTH_RENEWING = (
     4.0  # a Hessian that costs so many steps is renewed in each: steps become half as many
 )
 ENOUGH_RENEWALS = 4  # a well-behaved fit needs no more
-LEAST_FAR, PER_COLUMN = 1024, 24
-FEWER = 4
-STEPS_OF_SAMPLES = (
-    8  # a quadratic takes about as many steps with samples; one is enough with all rows
-)
 
 
 class Metric(ABC):
     """M, renewed from the curvature at some iterate and then used for several."""
 
     patience: int  # steps before a renewal is considered
+    of_rows = False  # M is a sum over rows, of which a sample can be taken
     outputs = 1  # problems that this metric serves, which share its price
 
     def __init__(self, objective: PenalisedLoss) -> None:
@@ -58,7 +62,9 @@ class Metric(ABC):
         self.step = step_cost(objective)
         self._age: int | None = None
         self._renewals = 0
-        self.far = False
+        self.far = (
+            False  # the minimum is: a sample of the rows will do, if there is one (`samples`)
+        )
 
     def update(
         self, curvature: Array, steps_left: float, *, always: bool = False, settled: bool = False
@@ -91,12 +97,13 @@ class Metric(ABC):
 
     @cached_property
     def samples(self) -> bool:
-        """Whether a Hessian of a sample of the rows will do while the minimum is far."""
-        return False
+        """Whether the Hessian of a sample of the rows will do while the minimum is far."""
+        rows = self.objective.weights.size
+        return self.of_rows and self.fresh and FEWER * far_sample(self.objective) <= rows
 
     @property
     def far_price(self) -> float:
-        """What a sample costs."""
+        """What the Hessian of such a sample costs."""
         return self.price * far_sample(self.objective) / self.objective.weights.size
 
     @property
@@ -122,7 +129,7 @@ class Metric(ABC):
 
     @property
     def _all_rows(self) -> bool:
-        return _few(self.objective.weights.size, self._size)
+        return few(self.objective.weights.size, self._size)
 
     @staticmethod
     def first_sample(objective: PenalisedLoss) -> int:
@@ -211,6 +218,7 @@ class Primal(Metric):
     """
 
     patience = 2
+    of_rows = True
 
     @staticmethod
     def cost(objective: PenalisedLoss) -> float:
@@ -220,15 +228,13 @@ class Primal(Metric):
 
     @staticmethod
     def first_sample(objective: PenalisedLoss) -> int:
-        return _sample_size(objective, gram_cost, int(objective.ridge.shape[0]))
+        return sample_size(
+            objective, gram_cost, int(objective.ridge.shape[0]), _affordable(objective)
+        )
 
     @property
     def exact(self) -> bool:
         return self.objective.ridge.ndim == 1 and self._all_rows
-
-    @cached_property
-    def samples(self) -> bool:
-        return self.fresh and FEWER * far_sample(self.objective) <= self.objective.weights.size
 
     def renew(self, curvature: Array) -> None:
         objective = self.objective
@@ -237,8 +243,8 @@ class Primal(Metric):
         self._factors: list[Factor] = []  # those before are spare now
         diagonals = []
         for weights, ridge in zip(weighted, ridges, strict=True):
-            chosen, weights = _sample(weights, weights, self._size)
-            H = gram(objective, _rows(objective.X, chosen), weights)
+            chosen, weights = sample(weights, weights, self._size)
+            H = gram(objective, rows_of(objective.X, chosen), weights)
             diagonals.append(H.diagonal().copy())
             on_diagonal(H)[:] += ridge
             self._factors.append(factor(H, objective.loss.spare))
@@ -263,6 +269,7 @@ class Joint(Metric):
     """
 
     patience = 2
+    of_rows = True
 
     @staticmethod
     def cost(objective: PenalisedLoss) -> float:
@@ -271,21 +278,17 @@ class Joint(Metric):
 
     @staticmethod
     def first_sample(objective: PenalisedLoss) -> int:
-        return _sample_size(objective, joint_cost, objective.ridge.size)
+        return sample_size(objective, joint_cost, objective.ridge.size, _affordable(objective))
 
     @property
     def exact(self) -> bool:
         return self._all_rows
 
-    @cached_property
-    def samples(self) -> bool:
-        return self.fresh and FEWER * far_sample(self.objective) <= self.objective.weights.size
-
     def renew(self, curvature: Array) -> None:
         objective, (d, k) = self.objective, self.objective.ridge.shape
         importance = self._weights(curvature).sum(axis=1)
-        chosen, weights = _sample(objective.weights, importance, self._size)
-        H = joint_gram(objective, _rows(objective.X, chosen), weights, curvature[chosen])
+        chosen, weights = sample(objective.weights, importance, self._size)
+        H = joint_gram(objective, rows_of(objective.X, chosen), weights, curvature[chosen])
         # Softmax does not see what all outputs share. Where no penalty does either, H is singular
         # along it; gradients have no part there, so any curvature will do.
         blocks = H.reshape(d, k, d, k)
@@ -392,48 +395,6 @@ def _square_sums(objective: PenalisedLoss, weighted: Array) -> Array:
     return sums
 
 
-def _sample_size(
-    objective: PenalisedLoss,
-    price: Callable[[PenalisedLoss, float], float],
-    columns: int,
-) -> int:
-    """All rows if they cost no more than a few steps, or the steps that a sample would take; else a good sample.
-
-    Its eigenvalues are then off by a third or so.
-    """
-    rows = int(objective.weights.size)
-    steps = STEPS_OF_SAMPLES if objective.loss.quadratic else WORTH_RENEWING
-    if price(objective, rows) <= steps * step_cost(objective):
-        return rows
-    return max(1024, 8 * columns)
-
-
-def far_sample(objective: PenalisedLoss) -> int:
-    return max(LEAST_FAR, PER_COLUMN * int(objective.ridge.shape[0]))
-
-
-def _few(rows: int, sample: int) -> bool:
-    """Whether so many rows are all taken where a sample of that size would do."""
-    return rows <= 2 * sample
-
-
-def _sample(weights: Array, importance: Array, size: int) -> tuple[Any, Array]:
-    """Rows in proportion to their importance, and weights for them with the same sums on average.
-
-    Rows of large importance come several times. Few rows are all taken.
-    """
-    if _few(weights.size, size) or not (total := float(importance.sum())) > 0:
-        return slice(None), weights
-    levels = (np.arange(size) + 0.5) * (total / size)
-    chosen = np.minimum(np.searchsorted(np.cumsum(importance), levels), weights.size - 1)
-    return chosen, weights[chosen] * (total / size) / importance[chosen]
-
-
-def _rows(X: Any, chosen: Any) -> Any:
-    """The rows chosen; X itself if they are all."""
-    return X if isinstance(chosen, slice) else X[chosen]
-
-
 def _outer_gram(X: Any, scale: Array) -> Array:
     """X diag(scale) Xᵀ."""
     if scale.size and (scale == scale[0]).all():  # half the work where X is dense: it is symmetric
@@ -442,6 +403,12 @@ def _outer_gram(X: Any, scale: Array) -> Array:
     if is_sparse(X):
         return np.asarray((X.multiply(scale[None, :]).tocsr() @ X.T).toarray())
     return np.asarray((X * scale) @ X.T)
+
+
+def _affordable(objective: PenalisedLoss) -> float:
+    """What the Hessian of all rows may cost."""
+    steps = STEPS_OF_SAMPLES if objective.loss.quadratic else WORTH_RENEWING
+    return steps * step_cost(objective)
 
 
 def _columns(a: Array) -> Any:

@@ -10,8 +10,10 @@ this is its minimiser, an exact inner solve. If M is an older Hessian, that of a
 a diagonal, it is one step of conjugate gradients; since the images Xs of the earlier steps s are
 kept, the step costs one Xu and one Xᵀg, and curvature newer than the one classical truncated Newton
 would still be using. A line search in target space follows; its trials cost O(n), for z moves along
-a cached direction. Where a factor is dear, a fit begins without one (:mod:`targetopt.linear.newton.choice`),
-and where :mod:`targetopt.linear.newton.tangents` suits the problem, with that.
+a cached direction. Where M is the Hessian and the minimum is far, a sample of the rows makes one that does as well and
+costs a fraction. Near the minimum, the factor of the step before serves once more where another one costs more than a
+step. Where a factor is dear, a fit begins without one (:mod:`targetopt.linear.newton.choice`), and where
+:mod:`targetopt.linear.newton.tangents` suits the problem, with that.
 
 **A quadratic** (squared loss) is one linear system: :mod:`targetopt.linear.newton.quadratic`.
 
@@ -142,17 +144,13 @@ def minimise(
                 break
         curvature = _curvature(objective, point) if metric.fresh else point.at.metric
         newton = metric.fresh and (curvature is not point.at.metric or not majorises)
-        near = np.inf  # as the factor of the step before has it
-        if newton and metric.ready:
-            held = metric.exact
+        near, held = np.inf, newton and metric.ready and metric.exact
+        if newton and metric.ready:  # the factor of the step before says how far the minimum is
             u = metric.solve(gradient)
             near = 0.5 * float(np.vdot(gradient, u))
-            if sampling:
-                sampling = metric.far = near > FAR * point.value
-            near = near if held and metric.price > metric.step else np.inf
-        elif sampling:
-            metric.far = newton
-        if near > goal or polished:
+        sampling = metric.far = sampling and newton and near > FAR * point.value
+        serves = held and near <= goal and metric.price > metric.step and not polished
+        if not serves:
             settled = bool(decreases) and decreases[-1] < SETTLED * point.value
             left = steps_left(decreases, goal)
             metric.update(curvature, left, always=newton, settled=settled)
@@ -169,8 +167,8 @@ def minimise(
             subspace = subspace or Subspace(objective, point)
             step = subspace.minimiser(point, gradient, u)
         after = line_search(objective, point, step)
-        if after is None and metric.far:
-            sampling = metric.far = False
+        if after is None and sampling:  # all rows will tell
+            sampling = False
             continue
         if after is None:  # no descent: rounding, unless a good deal was promised
             stalled = True
