@@ -17,10 +17,10 @@ from targetopt.imitation.experts.measure import CHOOSE, REPORT, WATCH
 from targetopt.imitation.experts.recipes import default_steps, recipe_for, settings
 from targetopt.lab.cli.main import make
 
-PROMISED = {"Hopper-v5": 3000.0, "Walker2d-v5": 4000.0, "HalfCheetah-v5": 4500.0}
+PROMISED = {"Hopper-v5": 3000.0, "Walker2d-v5": 4000.0, "HalfCheetah-v5": 4500.0, "Ant-v5": 4000.0}
 PROMISED |= {"CartPole-v1": 500.0, "Catch-v0": 10.0}  # the most that there is
 EXPERTS = [(name, family) for name in ("Hopper-v5", "Walker2d-v5") for family in ("sac", "ppo")]
-EXPERTS += [("HalfCheetah-v5", "sac"), ("CartPole-v1", "ppo"), ("Catch-v0", "ppo")]
+EXPERTS += [("HalfCheetah-v5", "sac"), ("Ant-v5", "sac"), ("CartPole-v1", "ppo"), ("Catch-v0", "ppo")]
 
 
 def invoke(*words: str, code: int = 0) -> str:
@@ -138,8 +138,8 @@ def test_evaluate_says_mean_deviation_and_lengths(tmp_path: Path) -> None:
 
 
 def test_evaluate_errors(tmp_path: Path) -> None:
-    assert "there are CartPole-v1-ppo, Catch-v0-ppo, HalfCheetah-v5-sac" in invoke(
-        "expert", "evaluate", "Ant-v5", code=1
+    assert "there are Ant-v5-sac, CartPole-v1-ppo, Catch-v0-ppo, HalfCheetah-v5-sac" in invoke(
+        "expert", "evaluate", "Swimmer-v5", code=1
     )
     absent = tmp_path / "no.safetensors"
     assert f"no expert file '{absent}'" in invoke("expert", "evaluate", absent, code=1)

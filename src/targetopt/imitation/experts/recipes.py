@@ -96,6 +96,7 @@ STEPS: Mapping[tuple[Family, str], int] = MappingProxyType(
         ("sac", "Hopper-v5"): 320_000,
         ("sac", "Walker2d-v5"): 420_000,
         ("sac", "HalfCheetah-v5"): 60_000,
+        ("sac", "Ant-v5"): 700_000,
         ("ppo", "Hopper-v5"): 1_000_000,
         ("ppo", "Walker2d-v5"): 2_000_000,
         ("ppo", "CartPole-v1"): 200_000,
