@@ -9,13 +9,16 @@ from typing import Any
 
 import torch
 
+from targetopt.imitation.measuring.reachable import BATCH
 from targetopt.lab.problems.imitation import ImitationProblem, best_reachable
 from targetopt.lab.spec.problem_options import load_problem
 from targetopt.lab.store.directory import Run, Store
 from targetopt.lab.store.files import write_whole
 
 PASSES = 50
-"""How often, on average, a network sees each of the states that it is fitted to."""
+"""How often, on average, a network sees each of the states that it is fitted to, at least."""
+ENOUGH = 10_000
+"""Steps that a fit of a network to fewer states is given all the same, if there are half as many states."""
 
 
 class References:
@@ -61,7 +64,9 @@ class References:
             for metric, driver in (("loss", problem.mixture), ("held_out_loss", held_out_driver)):
                 if _key(run, metric) not in self._entries:
                     tell(f"Finding the best loss that can be reached: {_key(run, metric)} …")
-                    best = best_reachable(problem, driver, _states(run), passes=PASSES)
+                    states = _states(run)
+                    passes = max(PASSES, BATCH * min(ENOUGH, 2 * states) // states)
+                    best = best_reachable(problem, driver, states, passes=passes)
                     self._keep(run, metric, best.value, best.certificate)
             if problem.evaluate_every:
                 how = f"the expert's mean action, {problem.episodes} episodes"
