@@ -75,7 +75,7 @@ LEAST_CURVED = (
 class Solution:
     """What :func:`minimise` found.
 
-    ``gap`` is what F may still be above its minimum, and ``diagonal`` the Hessian's diagonal, data part.
+    ``gap`` is what F may still be above its minimum, and ``diagonal`` the Hessian's diagonal, data part, at or near θ.
     """
 
     theta: Array
@@ -179,7 +179,8 @@ def minimise(
         if not metric.fresh:
             gap = CAUTION * still_to_come(decreases)
     converged = gap <= max(tol * point.value, nothing, ROUNDING_SHARE * point.value * stalled)
-    diagonal = metric.diagonal(point.at.metric)
+    known = metric.last_diagonal if metric.ready else metric.diagonal
+    diagonal = known(point.at.metric)
     return Solution(point.theta, point.value, float(gap), diagonal, n_iter, bool(converged))
 
 
