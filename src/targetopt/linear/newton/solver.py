@@ -144,13 +144,13 @@ def minimise(
                 break
         curvature = _curvature(objective, point) if metric.fresh else point.at.metric
         newton = metric.fresh and (curvature is not point.at.metric or not majorises)
-        near, held = np.inf, newton and metric.ready and metric.exact
-        if newton and metric.ready:  # the factor of the step before says how far the minimum is
+        dear = metric.price > metric.step
+        near, held = np.inf, newton and metric.ready and metric.exact and dear
+        if held or (sampling and metric.ready):  # the factor of the step before says how far it is
             u = metric.solve(gradient)
             near = 0.5 * float(np.vdot(gradient, u))
         sampling = metric.far = sampling and newton and near > FAR * point.value
-        serves = held and near <= goal and metric.price > metric.step and not polished
-        if not serves:
+        if not held or near > goal or polished:
             settled = bool(decreases) and decreases[-1] < SETTLED * point.value
             left = steps_left(decreases, goal)
             metric.update(curvature, left, always=newton, settled=settled)
