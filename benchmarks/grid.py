@@ -39,7 +39,7 @@ from targetopt.sklearn import SSOClassifier
 
 ACCURACY = 1e-6
 TOLERANCES = [10.0**-k for k in np.arange(0, 12.01, 0.5)]
-HOPELESS = 1.5
+HOPELESS = 4.0
 LARGEST_HESSIAN = 6000
 LARGEST_DENSE = 1e7
 LARGEST_SPARSE = 1.2e6

@@ -43,8 +43,9 @@ def cheapest_metric(objective: PenalisedLoss) -> Metric:
 
 
 def without_factor(objective: PenalisedLoss) -> Metric:
-    """A metric without a factor: the penalty alone where there are fewer rows than columns, else a diagonal."""
-    flat = objective.ridge.ndim == 1 and Dual.possible(objective)
+    """A metric without a factor: the penalty alone where rows are far fewer than columns, else a diagonal."""
+    rows, columns = objective.weights.size, objective.ridge.shape[0]
+    flat = objective.ridge.ndim == 1 and 2 * rows <= columns and Dual.possible(objective)
     return Flat(objective) if flat else Diagonal(objective)
 
 
