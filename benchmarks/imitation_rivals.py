@@ -11,7 +11,7 @@ mean action over the same 10 episodes; the time of measuring them is not counted
 `imitation` 1.0.1 asks for gymnasium 0.29 and stable-baselines3 2.2, where there is no ``Hopper-v5``. It needs a virtual
 environment of its own, and works with those of this project if it is installed without its requirements:
 
-    python -m venv rival && rival/bin/pip install -e '.[rl,expert]' datasets huggingface_sb3 sacred
+    python -m venv rival && rival/bin/pip install -e '.[rl,expert]' datasets huggingface_sb3 jsonpickle sacred
     rival/bin/pip install --no-deps imitation==1.0.1 seals==0.2.1
 """
 
