@@ -20,7 +20,12 @@ from targetopt.lab.cli.main import make
 PROMISED = {"Hopper-v5": 3000.0, "Walker2d-v5": 4000.0, "HalfCheetah-v5": 4500.0, "Ant-v5": 4000.0}
 PROMISED |= {"CartPole-v1": 500.0, "Catch-v0": 10.0}  # the most that there is
 EXPERTS = [(name, family) for name in ("Hopper-v5", "Walker2d-v5") for family in ("sac", "ppo")]
-EXPERTS += [("HalfCheetah-v5", "sac"), ("Ant-v5", "sac"), ("CartPole-v1", "ppo"), ("Catch-v0", "ppo")]
+EXPERTS += [
+    ("HalfCheetah-v5", "sac"),
+    ("Ant-v5", "sac"),
+    ("CartPole-v1", "ppo"),
+    ("Catch-v0", "ppo"),
+]
 
 
 def invoke(*words: str, code: int = 0) -> str:

@@ -129,6 +129,18 @@ def test_few_rows_lead_to_the_neighbourhood_and_all_rows_to_the_minimum(monkeypa
     np.testing.assert_allclose(found.value, without.value, rtol=1e-14)
 
 
+def test_rows_that_are_looked_at_may_have_no_weight():
+    F = entangled("logistic")
+    weights = F.weights.copy()
+    weights[:: len(weights) // 1024] = 0.0
+    weights /= weights.sum()
+    F = PenalisedLoss(F.X, F.loss, weights, F.ridge, 0.0, intercept=True)
+    assert choice.entanglement(F, F.at(start(F))) == 0.0
+    found = minimise(F, start(F), tol=1e-6, max_iter=100)
+    assert found.converged
+    assert found.value <= (1.0 + 1e-6) * exact_minimum(F)
+
+
 def test_sums_over_rows_are_those_of_numpy():
     rng = np.random.default_rng(0)
     for shape in ((1000,), (1000, 3), (0, 2)):

@@ -25,9 +25,7 @@ from targetopt.linear.newton.objective import PenalisedLoss, Point
 
 WORTH_FACTORING = 100  # an exact metric may cost this many steps
 WORTH_TRYING = 0.3  # a factor that costs so many steps is not made before some were tried without
-ENTANGLED = (
-    0.5  # a deviation of the eigenvalues from 1 with which steps without a factor are still quick
-)
+ENTANGLED = 0.5  # deviation of the eigenvalues up to which steps without a factor are quick
 RENEWALS, STEPS_WITH_FACTOR = 3, 5  # of a fit with a factor; fewer renewals go with more steps
 LARGEST_FACTOR = 4096  # order of the largest matrix factored, 128 MB
 
@@ -83,9 +81,12 @@ def entanglement(objective: PenalisedLoss, start: Point) -> float:
     some = slice(None, None, max(1, objective.weights.size // _looked_at(objective)))
     X = objective.X[some].toarray() if objective.sparse else objective.X[some]
     weights = objective.weights[some]
+    total = float(weights.sum())
+    if not total > 0:
+        return 0.0
     curvature = float(objective.loss.diagonal(start.at.metric).mean())
     ridge = objective.ridge.reshape(len(objective.ridge), -1)[:columns, 0]
-    H = curvature / weights.sum() * (X.T * weights) @ X + np.diag(ridge)
+    H = curvature / total * (X.T * weights) @ X + np.diag(ridge)
     scale = np.sqrt(inverse(H.diagonal()))
     away = np.tril(H * scale * scale[:, None], -1)
     square = 2.0 * float(np.vdot(away, away)) / columns - columns / weights.size

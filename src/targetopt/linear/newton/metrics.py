@@ -62,9 +62,7 @@ class Metric(ABC):
         self.step = step_cost(objective)
         self._age: int | None = None
         self._renewals = 0
-        self.far = (
-            False  # the minimum is: a sample of the rows will do, if there is one (`samples`)
-        )
+        self.far = False  # the minimum is: a sample will do, where there is one (`samples`)
 
     def update(
         self, curvature: Array, steps_left: float, *, always: bool = False, settled: bool = False

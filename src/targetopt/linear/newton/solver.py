@@ -176,7 +176,7 @@ def minimise(
             continue
         point, polished = after, False
         decreases.append(step.decrease)
-        if not metric.fresh:
+        if not (metric.exact or metric.far):  # the others end by ∇F·M⁻¹∇F
             gap = CAUTION * still_to_come(decreases)
     converged = gap <= max(tol * point.value, nothing, ROUNDING_SHARE * point.value * stalled)
     known = metric.last_diagonal if metric.ready else metric.diagonal

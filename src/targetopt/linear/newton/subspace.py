@@ -12,7 +12,7 @@ from targetopt.linear.newton.objective import Array, PenalisedLoss, Point
 MEMORY = {
     True: 1,
     False: 5,
-}  # earlier steps kept, where a product with X costs less than a loss, and elsewhere
+}  # earlier steps kept, by whether a product with X costs less than a loss
 LONGEST = 1e3  # a step moves no target further than this, relative to the largest target
 RESOLVED = 1e-11  # directions of less curvature than this, relative to the rest, are rounding
 
