@@ -121,8 +121,8 @@ def classifier() -> Iterator[str]:
         "`SSOClassifier` beside lbfgs, newton-cg, newton-cholesky, saga, liblinear and skglm, to a relative gap of "
         "1e-6, on problems drawn at random from a grid of shapes, kinds of data, penalties, scales, classes and "
         "intercepts (`python -m benchmarks.grid`). One half was worked with, the other set aside. A problem that takes "
-        "us more than two seconds has three rounds. A rival that needs more than four times our time is not pursued further; "
-        "*before*, that was one and a half times, so that ratios of 0.67 and less are upper bounds there.\n"
+        "us more than two seconds has three rounds. A rival that needs more than four times our time is not pursued "
+        "further; *before*, that was one and a half times, so that ratios of 0.67 and less are upper bounds there.\n"
     )
     for half, title in (("work", "The half that was worked with"), ("aside", "The half set aside")):
         found, before = read(f"grid_{half}"), read(f"grid_{half}_before")
