@@ -1,5 +1,6 @@
 """Aggregated data and what a run costs: labels are paid for once, and old states are learned from again."""
 
+import gc
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import targetopt as to
 from imitation_parts import PointMass
 from targetopt import BadArgument
 from targetopt import imitation as im
+from targetopt.imitation.kept import Kept
 from targetopt.imitation.policies.network import Array
 from test_imitation_questions import Questioned
 from test_imitation_training import run, same
@@ -75,6 +77,53 @@ def test_a_run_with_old_data_goes_on_bitwise(data: Any, tmp_path: Path) -> None:
     same(run(**options, checkpoint=file), whole)
     with pytest.raises(BadArgument, match=r"data: .* there, 'Replay\(n=1, "):
         run(**(options | {"data": "round"}), checkpoint=file)
+
+
+def test_states_may_lie_in_a_file(tmp_path: Path) -> None:
+    """The numbers are the same, also of a run that goes on, and in whichever place the states lay before."""
+    rare = im.Replay("all", batch=30, updates=3)
+    whole = run(data=rare, inner=STEPS, behaviour="dagger")
+    filed = replace(rare, in_memory=1)
+    same(run(data=filed, inner=STEPS, behaviour="dagger"), whole)
+    file = tmp_path / "run.pt"
+    run(data=filed, inner=STEPS, behaviour="dagger", rounds=2, checkpoint=file)
+    same(run(data=rare, inner=STEPS, behaviour="dagger", checkpoint=file), whole)
+
+
+@pytest.mark.parametrize("kind", [np.float64, np.uint8])
+def test_files_of_states_grow_and_are_deleted(kind: Any) -> None:
+    rng = np.random.default_rng(0)
+
+    def batch() -> im.Batch:
+        states = rng.integers(0, 255, (40, 3)).astype(kind)
+        return im.Batch(states, rng.normal(size=(40, 2)), np.empty(0), np.empty(0, int))
+
+    batches = [batch() for _ in range(9)]
+    data = im.Replay("all", batch=5, in_memory=3 * batches[0].states.nbytes)
+    kept, so_far, views = Kept(data), None, []
+    for new in batches:
+        so_far = kept.joined(so_far, new)
+        views.append(so_far)
+    assert so_far is not None
+    assert so_far.states.dtype == kind
+    for count, view in enumerate(views, 1):  # those of earlier rounds, too
+        np.testing.assert_array_equal(
+            view.states, np.concatenate([b.states for b in batches[:count]])
+        )
+        np.testing.assert_array_equal(
+            view.labels, np.concatenate([b.labels for b in batches[:count]])
+        )
+    again = kept.joined(views[4], batches[0])  # a round that failed is begun again
+    np.testing.assert_array_equal(again.states[-40:], batches[0].states)
+    assert kept.file is not None
+    folder = kept.file.parent
+    assert folder.exists()
+    del kept
+    gc.collect()
+    assert not folder.exists()
+    assert (
+        again.states[-1, 0] == batches[0].states[-1, 0]
+    )  # the system keeps what is still looked at
 
 
 def test_what_a_run_costs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -148,6 +197,7 @@ def test_a_round_may_end_at_the_mean_of_its_steps() -> None:
         (lambda: im.Replay(0), "Replay: n=0"),
         (lambda: im.Replay("all", batch=0), "Replay: batch=0"),
         (lambda: im.Replay("all", updates=0), "Replay: updates=0"),
+        (lambda: im.Replay("all", in_memory=0), "Replay: in_memory=0"),
         (lambda: im.Prices(question=-1.0), r"question=-1\.0 must be a number, at least 0"),
         (lambda: im.Prices(interaction=float("inf")), "interaction=inf"),
     ],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -29,6 +29,8 @@ class Replay:
         batch: states that one update learns from; None for all that are kept.
         updates: steps in a round.
         average: whether a round ends at the mean of its steps' parameters, or where the last step came to.
+        in_memory: bytes of states and labels up to which they are kept in memory, a gigabyte by default. If all are
+            kept and more than that, they lie in a temporary file, of which an update reads the ``batch`` rows it draws.
 
     Example:
         >>> Replay(3).joined(_batch([1, 2]), _batch([3, 4])).states.ravel()
@@ -47,8 +49,10 @@ class Replay:
     batch: int | None = None
     updates: int = 1
     average: bool = False
+    in_memory: int = field(default=1 << 30, metadata={"changes": "nothing"})
 
     def __post_init__(self) -> None:
+        positive_int("Replay: in_memory", self.in_memory)
         if self.n != "all":
             positive_int("Replay: n", self.n)
         if self.batch is not None:

@@ -14,6 +14,7 @@ import torch
 from targetopt.imitation import checkpoint as checkpoints
 from targetopt.imitation.data import DATA, Replay
 from targetopt.imitation.expert import Expert
+from targetopt.imitation.kept import Kept
 from targetopt.imitation.measuring.evaluate import Evaluation
 from targetopt.imitation.measuring.measure import Measurement, mean_loss
 from targetopt.imitation.policies.base import Behaviour, Policy
@@ -78,6 +79,7 @@ class Training:
         self.data = data
         self.prices = prices
         self.expert_staggers = expert_staggers
+        self._store = Kept(data)
         self._kept: Batch | None = None
         self.batch: Batch | None = None
         self.history: list[Round] = []
@@ -129,7 +131,7 @@ class Training:
         """Learn from the states of the round; they are gathered if they were not."""
         batch, loss = self.gather(), self.loss
         t = len(self.history) + 1
-        learned = self.data.joined(self._kept, batch)
+        learned = self._store.joined(self._kept, batch)
         kept = copy.deepcopy((self.policy.state_dict(), self.update.state_dict()))
         try:
             latest = self._updated(t, learned, loss)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass
 from typing import Any, Protocol
 
 import torch
@@ -281,5 +281,6 @@ def written(part: object) -> str:
     """
     if not is_dataclass(part):
         return type(part).__name__ if callable(part) else repr(part)
-    words = [f"{name}={written(value)}" for name, value in vars(part).items()]
+    unsaid = {item.name for item in fields(part) if item.metadata.get("changes") == "nothing"}
+    words = [f"{k}={written(value)}" for k, value in vars(part).items() if k not in unsaid]
     return f"{type(part).__name__}({', '.join(words)})"
