@@ -363,5 +363,6 @@ def test_commands_list_figures_and_reproduce_theory(tmp_path: Path) -> None:
     text = (published / "theory-counterexample" / "README.md").read_text()
     assert f"Commit {done['commit']};" in text
     assert "of processor time" in text
-    assert "`asked`" not in text
+    assert "`asked`" in text
+    assert (published / "theory-counterexample" / "inequalities.parquet").exists()
     assert (directory / "verdicts.json").stat().st_mtime_ns == stamp  # it was there, so not redone
