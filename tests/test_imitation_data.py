@@ -115,6 +115,13 @@ def test_files_of_states_grow_and_are_deleted(kind: Any) -> None:
         )
     again = kept.joined(views[4], batches[0])  # a round that failed is begun again
     np.testing.assert_array_equal(again.states[-40:], batches[0].states)
+    loaded = im.Batch(batches[3].states.copy(), batches[3].labels, np.empty(0), np.empty(0, int))
+    other = kept.joined(
+        loaded, batches[1]
+    )  # of a checkpoint that was loaded in the middle of a run
+    np.testing.assert_array_equal(
+        other.states, np.concatenate([batches[3].states, batches[1].states])
+    )
     assert kept.file is not None
     folder = kept.file.parent
     assert folder.exists()

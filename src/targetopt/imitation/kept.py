@@ -45,6 +45,11 @@ class Kept:
             self._columns = self._opened(kept)
         at = len(kept.states)
         states, labels = self._columns
+        if not states.holds(
+            kept.states
+        ):  # they were in memory, or are of a checkpoint that was loaded
+            states.extended(0, kept.states)
+            labels.extended(0, kept.labels)
         return Batch(
             states.extended(at, new.states),
             labels.extended(at, new.labels),
@@ -61,10 +66,7 @@ class Kept:
         folder = Path(tempfile.mkdtemp(prefix="targetopt-states-"))
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         self.file = folder / "states"
-        columns = _Growing(self.file, kept.states), _Growing(folder / "labels", kept.labels)
-        columns[0].extended(0, kept.states)
-        columns[1].extended(0, kept.labels)
-        return columns
+        return _Growing(self.file, kept.states), _Growing(folder / "labels", kept.labels)
 
 
 class _Growing:
@@ -74,6 +76,10 @@ class _Growing:
         self._path, self._dtype, self._row = path, like.dtype, like.shape[1:]
         self._rows = 0
         self._array: NDArray[Any] = like[:0]
+
+    def holds(self, rows: NDArray[Any]) -> bool:
+        """Whether these are its own first rows."""
+        return np.may_share_memory(self._array, rows)
 
     def extended(self, at: int, rows: NDArray[Any]) -> NDArray[Any]:
         """The first ``at`` rows and then these."""
